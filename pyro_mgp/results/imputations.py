@@ -265,6 +265,35 @@ class Imputations:
 
         return to_arviz(self, rows=rows, max_rows=max_rows)
 
+    def to_mice(self) -> pd.DataFrame:
+        """Return the table and all completed tables in long format, which R's mice reads.
+
+        The number of the imputation, 0 for the incomplete table, is in the column .imp, that of the row in
+        .id. Written by `to_csv("draws.csv", index=False)`, R reads it by
+        `mice::as.mids(read.csv("draws.csv", na.strings = "", stringsAsFactors = TRUE))`.
+
+        Raises:
+            ValueError: If the table has a column of one of these names.
+
+        Example:
+            >>> draws = Imputations(pd.DataFrame({"x": [1.0, np.nan]}), {"x": [[0.5], [1.5]]}, m=2)
+            >>> draws.to_mice()
+               .imp  .id    x
+            0     0    1  1.0
+            1     0    2  NaN
+            2     1    1  1.0
+            3     1    2  0.5
+            4     2    1  1.0
+            5     2    2  1.5
+        """
+        if taken := [label for label in (".imp", ".id") if label in self.frame]:
+            raise ValueError(f"the table has a column {taken[0]!r}, which mice reserves: rename it")
+        parts = []
+        for number, table in enumerate([self.frame, *self]):
+            numbers = {".imp": number, ".id": np.arange(1, len(table) + 1)}
+            parts.append(pd.concat([pd.DataFrame(numbers, table.index), table], axis=1))
+        return pd.concat(parts, ignore_index=True)
+
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Save the imputations to a folder atomically; `load` reads it back.
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from golden.analyses.tables import imputations
 from hypothesis import given
 from hypothesis import strategies as st
 from signing import sign
@@ -585,3 +586,25 @@ def test_tables_that_cannot_be_written(tmp_path: Path) -> None:
         ValueError, match=r"holds imputations already, 'imputation_01.csv': choose another folder"
     ):
         mixed().write_tables(tmp_path, suffix="parquet")
+
+
+def test_r_reads_the_long_format_of_mice() -> None:
+    """R's mice pooled `mids.csv`, see `golden/analyses`: as it pools the completed tables."""
+    folder = Path(__file__).parents[1] / "golden" / "analyses"
+    long = pd.read_csv(folder / "tables.csv")
+    tables = [table.drop(columns="imp").reset_index(drop=True) for _, table in long.groupby("imp")]
+    found = imputations(tables).to_mice()
+    pd.testing.assert_frame_equal(found, pd.read_csv(folder / "mids.csv"), check_dtype=False)
+    golden = pd.read_csv(folder / "pooled.csv", skipinitialspace=True).set_index("analysis")
+    pd.testing.assert_frame_equal(
+        golden.loc["mids"].reset_index(drop=True), golden.loc["ols"].reset_index(drop=True)
+    )
+    for j, table in enumerate(tables, start=1):
+        rows = found[found[".imp"] == j].reset_index(drop=True)
+        pd.testing.assert_frame_equal(rows[table.columns], table, check_dtype=False)
+
+
+def test_columns_that_mice_reserves_are_an_error() -> None:
+    draws = Imputations(pd.DataFrame({".id": [1.0, np.nan]}), {".id": [[2.0]]}, m=1)
+    with pytest.raises(ValueError, match=r"has a column '\.id', which mice reserves: rename it"):
+        draws.to_mice()

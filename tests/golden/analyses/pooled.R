@@ -92,4 +92,9 @@ scalar("survival", lapply(tables, function(t) {
 }), Inf)
 fits <- as.mira(lapply(tables, function(t) lm(y ~ x + k, t)))
 add("r_squared", "R2", data.frame(estimate = pool.r.squared(fits)[1, "est"], se = NA, df = NA))
+
+# The same tables as `Imputations.to_mice` writes them.
+mids <- as.mids(read.csv("mids.csv", na.strings = "", stringsAsFactors = TRUE))
+found <- summary(pool(with(mids, lm(y ~ x * k))))
+add("mids", as.character(found$term), data.frame(estimate = found$estimate, se = found$std.error, df = found$df))
 write.csv(format(rows, digits = 12), "pooled.csv", row.names = FALSE, quote = 2)

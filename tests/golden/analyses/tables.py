@@ -1,4 +1,4 @@
-"""Write the five completed tables of `tables.csv`: `python tables.py`.
+"""Write the five completed tables of `tables.csv`, and `mids.csv`, which mice reads: `python tables.py`.
 
 They are one table of 160 rows in which a fifth of x, k and y were drawn anew in each copy.
 """
@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+
+from pyro_mgp.results.imputations import Imputations
 
 
 def draw(seed: int, n: int = 160) -> pd.DataFrame:
@@ -43,7 +45,20 @@ def main() -> None:
         for column in ("x", "k", "y"):
             table[column] = table[column].where(g.random(len(table)) > 0.2, other[column])
         tables.append(table.assign(imp=imp))
-    pd.concat(tables).to_csv(Path(__file__).parent / "tables.csv", index=False)
+    folder = Path(__file__).parent
+    pd.concat(tables).to_csv(folder / "tables.csv", index=False)
+    imputations(tables).to_mice().to_csv(folder / "mids.csv", index=False)
+
+
+def imputations(tables: list[pd.DataFrame]) -> Imputations:
+    """Return draws of the cells of x, k and y that are not the same in all tables."""
+    frame, values = tables[0].drop(columns="imp", errors="ignore"), {}
+    for column in ("x", "k", "y"):
+        cells = np.array([table[column].astype(object) for table in tables])
+        differs = (cells != cells[0]).any(0)
+        values[column] = cells[:, differs] if column == "k" else cells[:, differs].astype(float)
+        frame[column] = frame[column].mask(differs)
+    return Imputations(frame, values, m=len(tables))
 
 
 if __name__ == "__main__":
