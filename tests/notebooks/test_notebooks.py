@@ -21,6 +21,7 @@ STEMS = [
     "05_missing_not_at_random",
     "06_detection_limits",
     "07_visits",
+    "08_to_the_paper",
 ]
 OTHERS = {"README.md", "execute.py"}
 MOST_BYTES = 1_500_000
