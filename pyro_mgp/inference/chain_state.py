@@ -27,10 +27,10 @@ class Stream(IntEnum):
     WEIGHT = 5
     MOVE = 6
     CANDIDATE = 7
-    EFFECTS = 8
+    COVARIANCE_OF_EFFECTS = 8
     PROCESS = 9
-    COVARIANCE = 10
-    OF_GROUPS = 11
+    COVARIANCE_OF_PROCESS = 10
+    EFFECTS = 11
 
 
 class LinkDraw(NamedTuple):

@@ -317,10 +317,10 @@ class GibbsChains:
         """Return the predictive distributions of a joint density's links; see `_learnt`."""
         conditionals = [self._learnt(state, i, sweep, learns) for i in range(len(self.holes))]
         for k, grouping in enumerate(self.groupings if learns else ()):
-            normal = self.fresh(grouping.n_numbers, Stream.EFFECTS, len(self.kept), sweep, k)
+            normal = self.fresh(grouping.n_numbers, Stream.COVARIANCE_OF_EFFECTS, len(self.kept), sweep, k)
             state.effects[k] = grouping.draw_precision(state.effects[k], normal)
         if learns and self.process is not None and state.process is not None:
-            normal = self.fresh(self.process.n_numbers, Stream.COVARIANCE, len(self.kept), sweep)
+            normal = self.fresh(self.process.n_numbers, Stream.COVARIANCE_OF_PROCESS, len(self.kept), sweep)
             state.process = self.process.draw_covariance(state.process, normal)
         for i in moving:
             if conditionals[i].observation is None:

@@ -85,7 +85,7 @@ class LinkWithEffects:
         posterior = FunctionPosterior.natural(scales.square(), told.gram, told.shift)
         scales, posterior = prior.rescale(scales, posterior, fresh(Stream.RESCALING, 5))
         function = posterior.draw(fresh(Stream.FUNCTION, function.shape[1]))
-        values, drawn = told.draw(function, fresh(Stream.OF_GROUPS, told.n_numbers))
+        values, drawn = told.draw(function, fresh(Stream.EFFECTS, told.n_numbers))
         state.effects = effects.written(state.effects, values, drawn)
         if correlated is not None:
             left, of_process = correlated.rows.left(values, drawn), functools.partial(fresh, Stream.PROCESS)
