@@ -26,6 +26,9 @@ _FOUR_DIGITS = ("estimate", "se", "mean", "sd", "low", "high", "within", "betwee
 _FORMATS = {**dict.fromkeys(_FOUR_DIGITS, "{:.4g}"), "df": "{:.1f}", "ess": "{:.0f}"}
 
 
+# Attributes with estimates and their covariance matrix, of lifelines, and of scikit-learn's Bayesian ridge.
+_FITTED = (("params_", "variance_matrix_"), ("coef_", "sigma_"))
+
 Fit: TypeAlias = Any
 """Result as of statsmodels, or pair of estimates and their variances or covariance matrix, see `pool`."""
 
@@ -230,7 +233,8 @@ def pool(
 
     Args:
         fits: Results of the m analyses, of statsmodels or any objects with `params` and `cov_params` or
-            `bse`; or pairs of estimates `[K]` and their variances `[K]` or covariance matrices `[K, K]`.
+            `bse`; fitted objects of lifelines, or Bayesian ridge regressions of scikit-learn; or pairs of
+            estimates `[K]` and their variances `[K]` or covariance matrices `[K, K]`.
         level: Confidence level of the intervals.
         df_complete: Residual degrees of freedom ν_com of the complete-data analysis; None for those of the
             fits, or infinite if these have none; `math.inf` for large-sample intervals.
@@ -305,8 +309,13 @@ def _read(fit: Fit) -> tuple[list[Any], Numbers, Numbers, float | None]:
         estimates = np.atleast_1d(np.asarray(fit[0], dtype=np.float64))
         names = fit[0].index.tolist() if isinstance(fit[0], pd.Series) else list(range(len(estimates)))
         return names, estimates, np.atleast_1d(np.asarray(fit[1], dtype=np.float64)), None
+    for estimates_of, covariance_of in _FITTED:
+        if hasattr(fit, estimates_of) and hasattr(fit, covariance_of):
+            return _read_fitted(fit, getattr(fit, estimates_of), getattr(fit, covariance_of))
     if not hasattr(fit, "params"):
         expected = "a result with params and cov_params or bse, or a pair (estimates, variances)"
+        if hasattr(fit, "coef_"):
+            expected += "; of scikit-learn only Bayesian ridge regression has standard errors"
         raise TypeError(f"expected {expected}, got {type(fit).__name__}")
     params, covariance = fit.params, getattr(fit, "cov_params", None)
     covariance = covariance() if callable(covariance) else covariance
@@ -320,6 +329,13 @@ def _read(fit: Fit) -> tuple[list[Any], Numbers, Numbers, float | None]:
         variances = np.square(variances).T.ravel()
     df_complete = getattr(fit, "df_resid_inference", None) or getattr(fit, "df_resid", None)
     return _names(fit, params, covariance), estimates, variances, df_complete
+
+
+def _read_fitted(fit: Any, values: Any, covariance: Any) -> tuple[list[Any], Numbers, Numbers, None]:
+    """Return names, estimates and covariance matrix of a fitted object, and None for its ν_com."""
+    estimates = np.atleast_1d(np.asarray(values, dtype=np.float64))
+    names = getattr(values, "index", getattr(fit, "feature_names_in_", range(len(estimates))))
+    return list(names), estimates, np.atleast_2d(np.asarray(covariance, dtype=np.float64)), None
 
 
 def _names(fit: Any, params: Any, covariance: Any) -> list[Any]:

@@ -16,6 +16,7 @@ import statsmodels.formula.api as smf
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
+from sklearn.linear_model import BayesianRidge, LinearRegression
 from statsmodels.imputation.mice import MICE, MICEData
 from statsmodels.miscmodels.ordinal_model import OrderedModel
 
@@ -285,3 +286,31 @@ def test_names_and_degrees_of_freedom_are_checked() -> None:
         pool([(1.0, 1.0), (2.0, 1.0)], names=["a", "b"])
     with pytest.raises(ValueError, match="df_complete must be positive, got 0"):
         pool([(1.0, 1.0), (2.0, 1.0)], df_complete=0)
+
+
+def test_fitted_objects_of_lifelines_are_read() -> None:
+    """Attributes are those of a `WeibullAFTFitter` of lifelines 0.30."""
+    names = pd.MultiIndex.from_tuples([("lambda_", "x"), ("lambda_", "Intercept"), ("rho_", "Intercept")])
+    fits = [
+        SimpleNamespace(
+            params_=pd.Series([-0.44 + shift, -0.09, -0.11], names),
+            variance_matrix_=pd.DataFrame(np.diag([0.012, 0.011, 0.005]) - 1e-4, names, names),
+        )
+        for shift in (0.0, 0.1, 0.2)
+    ]
+    pooled = pool(fits)
+    assert pooled.table.index.tolist() == names.tolist()
+    assert pooled.table["estimate"].tolist() == pytest.approx([-0.34, -0.09, -0.11])
+    assert pooled.ubar.tolist() == pytest.approx([0.0119, 0.0109, 0.0049])
+    assert pooled.covariance.iloc[0, 1] == pytest.approx(-1e-4)
+
+
+def test_bayesian_ridge_regressions_are_read_and_others_have_no_standard_errors() -> None:
+    g = np.random.default_rng(0)
+    X = pd.DataFrame({"a": g.normal(size=40), "b": g.normal(size=40)})
+    fits = [BayesianRidge().fit(X, X["a"] + g.normal(size=40)) for _ in range(3)]
+    pooled = pool(fits)
+    assert pooled.table.index.tolist() == ["a", "b"]
+    assert pooled.ubar["a"] == pytest.approx(np.mean([fit.sigma_[0, 0] for fit in fits]))
+    with pytest.raises(TypeError, match="of scikit-learn only Bayesian ridge regression has standard errors"):
+        pool([LinearRegression().fit(X, X["a"])] * 2)
