@@ -18,11 +18,11 @@ import pandas as pd
 
 from pyro_mgp.analysis.joint_tests import Numbers
 from pyro_mgp.analysis.pooling import Pooled, pool
-from pyro_mgp.analysis.regression import FittedRegression, Regression
+from pyro_mgp.analysis.regression import FittedRegression, Regression, plain
 from pyro_mgp.data.column_spec import Label
 
 # Step of numerical derivatives, in standard deviations of a column: their relative error is its square.
-_STEP = 1e-4
+_STEP = 1e-5
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -33,8 +33,8 @@ class PooledRegression(Pooled):
     """The regression fitted to each completed table."""
     tables: Iterable[pd.DataFrame] = ()
     """The completed tables."""
-    weights: Label | None = None
-    """Label of a column of weights, also of marginal effects; None for equal ones."""
+    regression: Regression | None = None
+    """The regression; its weights are those of marginal effects as well."""
 
     @classmethod
     def of(
@@ -42,10 +42,10 @@ class PooledRegression(Pooled):
     ) -> PooledRegression:
         """Fit a regression to completed tables, and pool its coefficients; for errors see `pool`."""
         fits = [regression(table) for table in tables]
-        return cls(**vars(pool(fits, level=level)), fits=fits, tables=tables, weights=regression.weights)
+        return cls(**vars(pool(fits, level=level)), fits=fits, tables=tables, regression=regression)
 
     def predict(self, rows: pd.DataFrame, *, level: float | None = None) -> pd.DataFrame:
-        """Predict the expected outcome of complete rows, in a Cox regression the relative hazard.
+        """Predict the expected outcome of complete rows.
 
         Args:
             rows: Rows with the columns of the formula.
@@ -56,10 +56,9 @@ class PooledRegression(Pooled):
             predictor, its standard error and degrees of freedom.
 
         Raises:
-            ValueError: If the outcome has ordered levels, or a cell is missing.
+            ValueError: If the outcome has no expectation, a cell is missing, or a level was not fitted.
         """
-        if any("|" in str(name) for name in self.table.index):
-            raise ValueError("an outcome with ordered levels has no mean: predict the probability of each")
+        self._check_mean()
         answers = []
         for fit in self.fits:
             X = fit.matrix(rows)
@@ -79,24 +78,34 @@ class PooledRegression(Pooled):
                 differences from the first level; None for all columns of the formula.
 
         Raises:
-            ValueError: If the outcome has ordered levels, or a column is not in the formula.
+            ValueError: If the outcome has no expectation, or a column is not in the formula.
         """
-        if any("|" in str(name) for name in self.table.index):
-            raise ValueError("an outcome with ordered levels has no mean: take the coefficients")
+        self._check_mean()
         known = sorted(map(str, self.fits[0].design.required_variables))
         several = [columns] if isinstance(columns, str | int) else columns
-        chosen = known if several is None else list(several)
+        chosen = known if several is None else [str(label) for label in several]
+        if not known:
+            raise ValueError("the formula has no columns, and so no marginal effects")
         if wrong := [label for label in chosen if label not in known]:
             raise ValueError(f"expected columns of the formula, {known}, got {wrong}")
         answers = []
         for fit, table in zip(self.fits, self.tables, strict=True):
-            weights = None if self.weights is None else table[self.weights].to_numpy(dtype=np.float64)
+            label = None if self.regression is None else self.regression.weights
+            weights = None if label is None else table[label].to_numpy(dtype=np.float64)
             answers.append(average_effects(fit, table, chosen, weights))
         return pool(answers, level=self.level, df_complete=self.df_complete)
 
+    def _check_mean(self) -> None:
+        """Raise a ValueError if the outcome has no expectation."""
+        if self.regression is not None and not self.regression.has_mean:
+            raise ValueError(
+                f"the outcome of model={self.regression.model!r} has no expectation: take the coefficients, "
+                "or, of times, quantities.survival"
+            )
+
 
 def average_effects(
-    fit: FittedRegression, table: pd.DataFrame, columns: Sequence[Label], weights: Numbers | None = None
+    fit: FittedRegression, table: pd.DataFrame, columns: Sequence[str], weights: Numbers | None = None
 ) -> tuple[pd.Series[float], Numbers]:
     """Return average marginal effects in a completed table, and their covariance matrix.
 
@@ -110,25 +119,37 @@ def average_effects(
 
 
 def _effects(
-    fit: FittedRegression, table: pd.DataFrame, columns: Sequence[Label], weights: Numbers
+    fit: FittedRegression, table: pd.DataFrame, columns: Sequence[str], weights: Numbers
 ) -> Iterator[tuple[str, float, Numbers]]:
     """Yield name, average marginal effect, and its derivatives `[K]`, of each number and level."""
+    table = plain(table)
 
-    def mean(label: Label, values: Any) -> tuple[float, Numbers]:
-        X = fit.matrix(table.assign(**{str(label): values}))
-        predictor = X @ fit.params.to_numpy()
-        return float(weights @ fit.mean(predictor)), (weights * fit.slope(predictor)) @ X
+    def at(label: str, values: Any) -> tuple[Numbers, Numbers]:
+        """Return the expected outcome of each row, and its derivatives, with other values in a column."""
+        X = fit.matrix(table.assign(**{label: values}))
+        predictor = X @ fit.params.to_numpy()[: X.shape[1]]
+        return fit.mean(predictor), fit.slope(predictor)[:, None] * X
 
     for label in columns:
         column = table[label]
         if pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column):
-            values, step = column.astype(float), _STEP * (column.std() or 1.0)
-            (high, slopes_high), (low, slopes_low) = mean(label, values + step), mean(label, values - step)
-            yield str(label), (high - low) / (2 * step), (slopes_high - slopes_low) / (2 * step)
+            values = column.to_numpy(dtype=np.float64)
+            step = _STEP * (values.std() or 1.0)
+            # Not beyond the range of the table, where a transform may have no value.
+            ends = np.minimum(values + step, values.max()), np.maximum(values - step, values.min())
+            (high, slopes_high), (low, slopes_low) = (at(label, end) for end in ends)
+            if (slopes_high == slopes_low).all():
+                raise ValueError(f"column {label!r} enters the formula by levels: make it a category or text")
+            share = weights / (ends[0] - ends[1])
+            yield label, float(share @ (high - low)), share @ (slopes_high - slopes_low)
             continue
         is_category = isinstance(column.dtype, pd.CategoricalDtype)
         first, *others = column.cat.categories if is_category else sorted(column.unique())
-        (low, slopes_low) = mean(label, pd.Series(first, table.index, column.dtype))
+        low, slopes_low = at(label, pd.Series(first, table.index, column.dtype))
         for level in others:
-            high, slopes_high = mean(label, pd.Series(level, table.index, column.dtype))
-            yield f"{label}: {level} - {first}", high - low, slopes_high - slopes_low
+            high, slopes_high = at(label, pd.Series(level, table.index, column.dtype))
+            yield (
+                f"{label}: {level} - {first}",
+                float(weights @ (high - low)),
+                weights @ (slopes_high - slopes_low),
+            )

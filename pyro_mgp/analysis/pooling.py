@@ -63,7 +63,8 @@ class ShownAsTable:
 
     def to_latex(self) -> str:
         """Return the rounded table in LaTeX, for the package booktabs."""
-        return self._rounded().to_latex(escape=True)
+        text = self._rounded().to_latex(escape=True, column_format="l" + "r" * self.table.shape[1])
+        return text.replace("<", "$<$").replace("|", "$|$")
 
     def _rounded(self) -> pd.DataFrame:
         """Format estimates with four significant digits, shares and p-values with three decimals."""
@@ -129,7 +130,8 @@ class Pooled(ShownAsTable):
               term  estimate     p
             0    x      1.35  0.03
         """
-        found = self.table.drop(columns="efficiency").rename_axis("term").reset_index()
+        found = self.table.drop(columns="efficiency").reset_index(drop=True)
+        found.insert(0, "term", pd.Series([*self.table.index], dtype=object))
         if exponentiate:
             columns = ["estimate", "low", "high"]
             found[columns] = np.exp(found[columns])

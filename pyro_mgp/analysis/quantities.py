@@ -24,6 +24,7 @@ from scipy import special, stats
 
 from pyro_mgp.analysis.joint_tests import Numbers
 from pyro_mgp.analysis.pooling import Pooled, ShownAsTable, pool
+from pyro_mgp.analysis.regression import Regression, complete, indicator
 from pyro_mgp.data.column_spec import Label
 
 Function: TypeAlias = Callable[[Numbers], Any]
@@ -41,7 +42,9 @@ IDENTITY = Scale(lambda value: value, lambda value: value)
 FISHER = Scale(np.arctanh, np.tanh)
 LOGIT = Scale(special.logit, special.expit)
 LOG_LOG = Scale(lambda S: np.log(-np.log(S)), lambda value: np.exp(-np.exp(value)))
-R_SQUARED = Scale(lambda value: np.arctanh(np.sqrt(value)), lambda value: np.tanh(value) ** 2)
+R_SQUARED = Scale(
+    lambda value: np.arctanh(np.sqrt(value)), lambda value: np.square(np.tanh(np.maximum(value, 0.0)))
+)
 
 
 class Estimates(NamedTuple):
@@ -86,7 +89,7 @@ class PooledQuantities(ShownAsTable):
         table = pd.DataFrame(parts, shares.index)
         # A scale that decreases exchanges the ends.
         table[["low", "high"]] = np.sort(table[["low", "high"]].to_numpy(), axis=1)
-        return cls(table.join(shares), pooled.m, level, pooled)
+        return cls(pd.concat([table, shares], axis=1), pooled.m, level, pooled)
 
 
 def mean(column: Label) -> Quantity:
@@ -99,7 +102,7 @@ def mean(column: Label) -> Quantity:
     """
 
     def estimate(table: pd.DataFrame) -> Estimates:
-        x = table[column].to_numpy(dtype=np.float64)
+        x = _numbers(table, column)
         return Estimates(
             _named(f"mean of {column}", float(x.mean())),
             _one(float(x.var(ddof=1)) / len(x)),
@@ -114,7 +117,7 @@ def proportion(column: Label, level: Any = True) -> Quantity:
     """Return the share of rows in which a column has a level."""
 
     def estimate(table: pd.DataFrame) -> Estimates:
-        p, n = float((table[column] == level).mean()), len(table)
+        p, n = float((complete(table, column) == level).mean()), len(table)
         if not 0 < p < 1:
             raise ValueError(
                 f"column {column!r}: {p:.0%} of the rows have level {level!r}; expected some, not all"
@@ -128,7 +131,7 @@ def correlation(x: Label, y: Label) -> Quantity:
     """Return Pearson's correlation of two columns."""
 
     def estimate(table: pd.DataFrame) -> Estimates:
-        r = float(np.corrcoef(table[x].to_numpy(float), table[y].to_numpy(float))[0, 1])
+        r = float(np.corrcoef(_numbers(table, x), _numbers(table, y))[0, 1])
         return Estimates(_named(f"{x}, {y}", r), _one(1 / (len(table) - 3)), FISHER)
 
     return estimate
@@ -139,7 +142,7 @@ def quantile(column: Label, q: float | Sequence[float]) -> Quantity:
     levels = np.atleast_1d(np.asarray(q, dtype=np.float64))
 
     def estimate(table: pd.DataFrame) -> Estimates:
-        x = table[column].to_numpy(dtype=np.float64)
+        x = _numbers(table, column)
         names = [f"{level:g} quantile of {column}" for level in levels]
         deviations = np.asarray(stats.mstats.mjci(x, levels))
         return Estimates(pd.Series(np.quantile(x, levels), names), np.square(deviations), IDENTITY)
@@ -155,10 +158,10 @@ def standardised_difference(column: Label, by: Label) -> Quantity:
     """
 
     def estimate(table: pd.DataFrame) -> Estimates:
-        values = sorted(table[by].unique())
+        values = sorted(complete(table, by).unique())
         if len(values) != 2:
             raise ValueError(f"column {by!r} has {len(values)} values: expected two groups to compare")
-        low, high = (table.loc[table[by] == value, column].to_numpy(dtype=np.float64) for value in values)
+        low, high = (_numbers(table[table[by] == value], column) for value in values)
         d = (high.mean() - low.mean()) / np.sqrt((high.var(ddof=1) + low.var(ddof=1)) / 2)
         n = len(low) + len(high)
         variance = n / (len(low) * len(high)) + d**2 / (2 * n)
@@ -178,8 +181,8 @@ def area_under_curve(score: Label | Callable[[pd.DataFrame], Any], outcome: Labe
     """
 
     def estimate(table: pd.DataFrame) -> Estimates:
-        values = np.asarray(score(table) if callable(score) else table[score], dtype=np.float64)
-        has = table[outcome].to_numpy(dtype=np.float64) > 0
+        values = np.asarray(score(table) if callable(score) else _numbers(table, score), dtype=np.float64)
+        has = indicator(complete(table, outcome)) > 0
         n1, n0 = int(has.sum()), int((~has).sum())
         if min(n1, n0) < 2:
             raise ValueError(f"outcome {outcome!r}: {n1} rows have it and {n0} do not; expected two at least")
@@ -203,7 +206,10 @@ def survival(time: Label, event: Label, at: float | Sequence[float]) -> Quantity
             from statsmodels.duration.survfunc import SurvfuncRight
         except ModuleNotFoundError as error:
             raise ImportError("survival curves need statsmodels: pip install 'pyro_mgp[models]'") from error
-        curve = SurvfuncRight(*(table[name].to_numpy(dtype=np.float64) for name in (time, event)))
+        t, happened = _numbers(table, time), indicator(complete(table, event))
+        if (times > t.max()).any():
+            raise ValueError(f"survival at {times.tolist()} is not known: the last time is {t.max():g}")
+        curve = SurvfuncRight(t, happened)
         last = np.searchsorted(curve.surv_times, times, side="right") - 1
         values = np.where(last >= 0, curve.surv_prob[last], 1.0)
         if not ((values > 0) & (values < 1)).all():
@@ -223,15 +229,20 @@ def r_squared(formula: str) -> Quantity:
 
     It is pooled by the square root (Harel, J. Appl. Stat. 36:1109-1118, 2009).
     """
-    from pyro_mgp.analysis.regression import Regression
-
     regression = Regression(formula, "ols")
 
     def estimate(table: pd.DataFrame) -> Estimates:
-        value = float(regression(table).result.rsquared)
+        fit = regression(table)
+        if "Intercept" not in fit.params:
+            raise ValueError(f"R² needs an intercept: leave '0 +' or '- 1' out of {formula!r}")
+        value = float(fit.result.rsquared)
         return Estimates(_named("R²", value), _one(1 / (len(table) - 3)), R_SQUARED)
 
     return estimate
+
+
+def _numbers(table: pd.DataFrame, label: Label) -> Numbers:
+    return complete(table, label).to_numpy(dtype=np.float64)
 
 
 def _named(name: str, value: float) -> pd.Series[float]:

@@ -7,22 +7,22 @@ in a Cox regression, and the number of clusters minus one where standard errors 
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy import special
 
 from pyro_mgp._support.checks import one_of
-from pyro_mgp.analysis.joint_tests import Numbers
+from pyro_mgp.analysis.joint_tests import Numbers, PoolingWarning
 from pyro_mgp.data.column_spec import Label
 
 Model = Literal["ols", "glm", "gee", "mixed", "ordered", "quantile", "phreg"]
-Family = Literal["gaussian", "binomial", "poisson", "gamma", "negative_binomial"]
-Function: TypeAlias = Callable[[Numbers], Numbers]
+Family = Literal["gaussian", "binomial", "poisson", "gamma"]
 # Models that need a column, and those that take one.
 _NEED = {"cluster": ("gee", "mixed"), "event": ("phreg",)}
 _TAKE = {
@@ -31,6 +31,10 @@ _TAKE = {
     "event": ("phreg",),
     "random": ("mixed",),
 }
+# Range of the outcomes of a family.
+_RANGES = {"binomial": (0.0, 1.0), "poisson": (0.0, np.inf), "gamma": (0.0, np.inf)}
+# Distance of a fitted probability from 0 or 1 below which the levels of a covariate separate the outcome.
+_SEPARATED = 1e-8
 
 
 @dataclass(frozen=True)
@@ -45,10 +49,8 @@ class FittedRegression:
     """Residual degrees of freedom ν_com of the complete-data analysis."""
     design: Any
     """Specification of the design matrix, of formulaic."""
-    mean: Function
-    """Expected outcome as a function of the linear predictor, in a Cox regression the relative hazard."""
-    slope: Function
-    """Derivative of that function."""
+    link: Any
+    """Link function, of statsmodels; None for the identity."""
     result: Any
     """Result of statsmodels."""
 
@@ -56,9 +58,24 @@ class FittedRegression:
         """Return the covariance matrix of the coefficients, as of statsmodels."""
         return self.covariance
 
+    def mean(self, predictor: Numbers) -> Numbers:
+        """Return the expected outcome, given the linear predictor."""
+        return predictor if self.link is None else self.link.inverse(predictor)
+
+    def slope(self, predictor: Numbers) -> Numbers:
+        """Return the derivative of the expected outcome with respect to the linear predictor."""
+        return np.ones_like(predictor) if self.link is None else self.link.inverse_deriv(predictor)
+
     def matrix(self, rows: pd.DataFrame) -> Numbers:
-        """Return the design matrix of rows, `[n, K]`; thresholds have no columns."""
-        X = self.design.get_model_matrix(rows, na_action="raise")
+        """Return the design matrix of rows, `[n, K]`; levels that were not fitted are a ValueError."""
+        from formulaic.errors import DataMismatchWarning
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", DataMismatchWarning)
+            try:
+                X = self.design.get_model_matrix(plain(rows), na_action="raise")
+            except DataMismatchWarning as unknown:
+                raise ValueError(f"a level is not among those of the fit: {unknown}") from unknown
         return np.asarray(X[[name for name in self.params.index if name in X]], dtype=np.float64)
 
 
@@ -90,8 +107,18 @@ class Regression:
                 raise ValueError(f"model={self.model!r} needs {name}, the label of a column")
         if self.family != "gaussian" and self.model not in ("glm", "gee"):
             raise ValueError(f"model={self.model!r} takes no family: expected model='glm' or 'gee'")
-        if self.formula.count("~") != 1:
+        if len(self.sides) != 2:
             raise ValueError(f"expected a formula such as 'y ~ x + z', got {self.formula!r}")
+
+    @property
+    def sides(self) -> list[str]:
+        """Both sides of the formula."""
+        return [side.strip() for side in re.split(r"~(?=(?:[^`]*`[^`]*`)*[^`]*$)", self.formula)]
+
+    @property
+    def has_mean(self) -> bool:
+        """Whether the outcome has an expectation: not a level, nor the time of a Cox regression."""
+        return self.model not in ("ordered", "phreg")
 
     def __call__(self, table: pd.DataFrame) -> FittedRegression:
         """Fit the regression to a completed table."""
@@ -110,8 +137,7 @@ class Regression:
         else:
             covariance = pd.DataFrame(np.asarray(result.cov_params()), names, names)
         link = data.family.link if self.model in ("glm", "gee") else None
-        mean, slope = _of_predictor(self.model, link)
-        return FittedRegression(params, covariance, df, data.design, mean, slope, result)
+        return FittedRegression(params, covariance, df, data.design, link, result)
 
 
 @dataclass(frozen=True)
@@ -126,45 +152,46 @@ class _Data:
     family: Any
     quantile: float
     weights: Numbers | None
-    groups: Numbers | None
+    groups: NDArray[Any] | None
     event: Numbers | None
     Z: pd.DataFrame | None
 
     @classmethod
     def of(cls, regression: Regression, table: pd.DataFrame) -> _Data:
-        import statsmodels.api as sm
         from formulaic import Formula
 
-        left, right = (side.strip() for side in regression.formula.split("~"))
-        has_intercept = regression.model not in ("ordered", "phreg")
-        X = Formula(right).get_model_matrix(table, na_action="raise")
-        design = X.model_spec
-        if not has_intercept:
-            X = X.drop(columns="Intercept", errors="ignore")
-        if left in table:
-            y, levels = _numbers(table[left])
-        else:
-            y, levels = np.asarray(Formula(left + " - 1").get_model_matrix(table))[:, 0], []
-        names = {"gaussian": "Gaussian", "negative_binomial": "NegativeBinomial"}
-        family = names.get(regression.family, regression.family.capitalize())
+        table = plain(table)
         columns = {name: getattr(regression, name) for name in ("weights", "cluster", "event")}
         for name, label in columns.items():
-            if label is not None and label not in table:
+            if label is not None and str(label) not in table:
                 raise ValueError(f"{name} names column {label!r}, but the table has {list(table.columns)}")
-        own = {name: None if label is None else table[label] for name, label in columns.items()}
+        own = {name: None if label is None else complete(table, label) for name, label in columns.items()}
+        weights = None if own["weights"] is None else own["weights"].to_numpy(dtype=np.float64)
+        if weights is not None:
+            if (weights < 0).any():
+                raise ValueError(
+                    f"weights {regression.weights!r}: expected no negative ones, got {weights.min()}"
+                )
+            # Rows without weight are no rows.
+            table, weights = table[weights > 0], weights[weights > 0]
+            own = {name: None if column is None else column[table.index] for name, column in own.items()}
+        left, right = regression.sides
+        y, levels = _outcome(left, table, regression)
+        X = Formula(right).get_model_matrix(table, na_action="raise")
+        design, X = X.model_spec, pd.DataFrame(X)
+        if regression.model in ("ordered", "phreg"):
+            if "Intercept" not in X:
+                raise ValueError(f"model={regression.model!r} has no intercept: leave '0 +' or '- 1' out")
+            X = X.drop(columns="Intercept")
+        _check_rank(X)
         Z = regression.random and Formula(regression.random).get_model_matrix(table, na_action="raise")
-        return cls(
-            y,
-            levels,
-            pd.DataFrame(X),
-            design,
-            getattr(sm.families, family)(),
-            regression.quantile,
-            None if own["weights"] is None else own["weights"].to_numpy(dtype=np.float64),
-            None if own["cluster"] is None else pd.factorize(own["cluster"])[0],
-            None if own["event"] is None else _numbers(own["event"])[0],
-            None if Z is None else pd.DataFrame(Z),
-        )
+        groups = None if own["cluster"] is None else pd.factorize(own["cluster"])[0]
+        if groups is not None and groups.max() < 1:
+            raise ValueError(f"cluster {regression.cluster!r}: expected two clusters or more, got one")
+        event = None if own["event"] is None else indicator(own["event"])
+        Z = None if Z is None else pd.DataFrame(Z)
+        family = _family(regression.family)
+        return cls(y, levels, X, design, family, regression.quantile, weights, groups, event, Z)
 
     @property
     def df(self) -> float:
@@ -184,14 +211,107 @@ class _Data:
         return self.df if self.groups is None else float(len(np.unique(self.groups)) - 1)
 
 
-def _numbers(column: pd.Series[Any]) -> tuple[NDArray[Any], list[Any]]:
-    """Return a column as numbers, of levels their positions, and the levels."""
-    if isinstance(column.dtype, pd.CategoricalDtype):
+def _family(name: Family) -> Any:
+    import statsmodels.api as sm
+
+    # The logarithm keeps means positive, where the canonical link of a gamma variable does not.
+    if name == "gamma":
+        return sm.families.Gamma(sm.families.links.Log())
+    return getattr(sm.families, name.capitalize())()
+
+
+def plain(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table with names of columns, numbers where objects are numbers, and no unused levels."""
+    table = table.rename(columns=str).infer_objects()
+    changed: dict[str, pd.Series[Any]] = {}
+    for name, column in table.items():
+        if isinstance(column.dtype, pd.StringDtype):
+            changed[str(name)] = column.astype(object)
+        elif isinstance(column.dtype, pd.CategoricalDtype):
+            changed[str(name)] = column.cat.remove_unused_categories()
+    return table.assign(**changed)
+
+
+def complete(table: pd.DataFrame, label: Label) -> pd.Series[Any]:
+    """Return a column; one with missing cells is a ValueError."""
+    column = table[label if label in table else str(label)]
+    if column.isna().any():
+        raise ValueError(
+            f"column {label!r} has {int(column.isna().sum())} missing cells in a completed table"
+        )
+    return column
+
+
+def indicator(column: pd.Series[Any]) -> NDArray[np.float64]:
+    """Return a column of truth values as ones and zeros; others are a ValueError."""
+    values = set(column.unique())
+    if not values <= {0, 1}:
+        raise ValueError(
+            f"column {column.name!r}: expected true and false, or 1 and 0, got {sorted(values, key=str)}"
+        )
+    return column.to_numpy(dtype=np.float64)
+
+
+def _outcome(left: str, table: pd.DataFrame, regression: Regression) -> tuple[NDArray[Any], list[Any]]:
+    """Return the outcome as numbers, and its levels if it has any."""
+    from formulaic import Formula
+
+    name = left[1:-1] if re.fullmatch("`[^`]*`", left) else left
+    if name in table:
+        column = complete(table, name)
+    else:
+        found = pd.DataFrame(Formula(f"0 + {left}").get_model_matrix(table, na_action="raise"))
+        if found.shape[1] != 1:
+            raise ValueError(f"expected one number on the left of a formula, got {left!r}")
+        column = found.iloc[:, 0]
+    is_category = isinstance(column.dtype, pd.CategoricalDtype)
+    if regression.model == "ordered":
+        if not is_category or not column.cat.ordered:
+            raise ValueError(
+                f"model='ordered' needs an outcome with ordered levels, {left!r} has {column.dtype}"
+            )
         return column.cat.codes.to_numpy(dtype=np.float64), list(column.cat.categories)
-    if not pd.api.types.is_numeric_dtype(column):
-        codes, levels = pd.factorize(column, sort=True)
-        return codes.astype(np.float64), list(levels)
-    return column.to_numpy(dtype=np.float64), []
+    if pd.api.types.is_numeric_dtype(column):
+        y = column.to_numpy(dtype=np.float64)
+    else:
+        levels = list(column.cat.categories) if is_category else sorted(column.unique())
+        if regression.family != "binomial" or len(levels) != 2:
+            raise ValueError(
+                f"outcome {left!r} has levels {levels}: expected numbers, two levels with family='binomial', "
+                "or ordered ones with model='ordered'"
+            )
+        y = (column == levels[1]).to_numpy(dtype=np.float64)
+    low, high = _RANGES.get(regression.family, (-np.inf, np.inf))
+    if not ((y >= low) & (y <= high)).all():
+        raise ValueError(
+            f"outcome {left!r}: family={regression.family!r} takes values from {low:g} to {high:g}, got "
+            f"{y.min():g} to {y.max():g}"
+        )
+    return y, []
+
+
+def _check_rank(X: pd.DataFrame) -> None:
+    """Raise a ValueError if a column of a design matrix is a linear function of those before it."""
+    values = X.to_numpy(dtype=np.float64)
+    values = values / np.maximum(np.abs(values).max(0), np.finfo(np.float64).tiny)
+    if np.linalg.matrix_rank(values) == X.shape[1]:
+        return
+    for k, name in enumerate(X.columns):
+        if np.linalg.matrix_rank(values[:, : k + 1]) <= k:
+            raise ValueError(f"term {name!r} is a linear function of others, or zero: leave it out")
+
+
+def _warn_of_extremes(result: Any, family: Any) -> None:
+    """Warn if a generalised linear model did not converge, or if it predicts an outcome with certainty."""
+    fitted, name = np.asarray(result.fittedvalues), type(family).__name__
+    extreme = name == "Binomial" and (np.minimum(fitted, 1 - fitted) < _SEPARATED).any()
+    if extreme or not getattr(result, "converged", True):
+        why = "predicts an outcome with certainty" if extreme else "did not converge"
+        warnings.warn(
+            f"the regression of a completed table {why}: coefficients and standard errors are arbitrary",
+            PoolingWarning,
+            stacklevel=2,
+        )
 
 
 def _ols(data: _Data) -> tuple[Any, float]:
@@ -205,7 +325,9 @@ def _glm(data: _Data) -> tuple[Any, float]:
     import statsmodels.api as sm
 
     model = sm.GLM(data.y, data.X, family=data.family, var_weights=data.weights)
-    return model.fit(tol=1e-12, maxiter=200, **data.robust), data.df_robust
+    result = model.fit(tol=1e-12, maxiter=200, **data.robust)
+    _warn_of_extremes(result, data.family)
+    return result, data.df_robust
 
 
 def _gee(data: _Data) -> tuple[Any, float]:
@@ -213,7 +335,9 @@ def _gee(data: _Data) -> tuple[Any, float]:
 
     structure = sm.cov_struct.Exchangeable()
     model = sm.GEE(data.y, data.X, groups=data.groups, family=data.family, cov_struct=structure)
-    return model.fit(ctol=1e-10, maxiter=200), data.df_robust
+    result = model.fit(ctol=1e-10, maxiter=200)
+    _warn_of_extremes(result, data.family)
+    return result, data.df_robust
 
 
 def _mixed(data: _Data) -> tuple[Any, float]:
@@ -245,8 +369,6 @@ def _least_squares_covariance(result: Any, data: _Data) -> Numbers:
 def _ordered(data: _Data) -> tuple[Any, float]:
     from statsmodels.miscmodels.ordinal_model import OrderedModel
 
-    if len(data.levels) < 2:
-        raise ValueError("model='ordered' needs an outcome with ordered levels, of a categorical dtype")
     result = OrderedModel(data.y, data.X, distr="logit").fit(method="bfgs", disp=False, gtol=1e-8)
     return result, float(len(data.X) - len(result.params))
 
@@ -293,14 +415,3 @@ def _with_thresholds(result: Any, data: _Data) -> tuple[pd.Series[float], pd.Dat
     covariance = jacobian @ np.asarray(result.cov_params()) @ jacobian.T
     params = pd.Series(np.concatenate([values[:n_slopes], thresholds]), names)
     return params, pd.DataFrame(covariance, names, names)
-
-
-def _of_predictor(model: Model, link: Any) -> tuple[Function, Function]:
-    """Return the expected outcome as a function of the linear predictor, and its derivative."""
-    if link is not None:
-        return link.inverse, link.inverse_deriv
-    if model == "phreg":
-        return np.exp, np.exp
-    if model == "ordered":
-        return special.expit, lambda eta: special.expit(eta) * special.expit(-eta)
-    return lambda eta: eta, np.ones_like

@@ -192,8 +192,9 @@ class Imputations:
             model: "ols", "glm", "gee" (exchangeable within clusters), "mixed" (random intercepts of
                 clusters), "ordered" (proportional odds), "quantile", or "phreg" (Cox regression of a time);
                 None for "glm" with a family, else "ols".
-            family: Family of a generalised linear model: "binomial", "poisson", "gamma",
-                "negative_binomial" or "gaussian"; None for the last one.
+            family: Family of a generalised linear model: "binomial", "poisson", "gamma" (with a log link) or
+                "gaussian"; None for the last one. A binomial outcome may have two levels, of which the second
+                one counts.
             weights: Label of a column of sampling weights, for "ols" and "glm"; standard errors are then
                 robust (HC1).
             cluster: Label of a column of clusters. Standard errors of "ols" and "glm" are robust to these.

@@ -314,3 +314,9 @@ def test_bayesian_ridge_regressions_are_read_and_others_have_no_standard_errors(
     assert pooled.ubar["a"] == pytest.approx(np.mean([fit.sigma_[0, 0] for fit in fits]))
     with pytest.raises(TypeError, match="of scikit-learn only Bayesian ridge regression has standard errors"):
         pool([LinearRegression().fit(X, X["a"])] * 2)
+
+
+def test_summaries_take_any_names() -> None:
+    pooled = pool([([1.0 + k, 2.0], [0.1, 0.1]) for k in range(3)], names=[(0, "a"), (0, "b")])
+    assert pooled.summary()["term"].tolist() == [(0, "a"), (0, "b")]
+    assert "$<$.001" in pooled.to_latex()

@@ -56,6 +56,13 @@ def test_intervals_are_those_of_the_transformed_quantity() -> None:
     assert "Pooled over 5 imputations, 95% intervals" in repr(found)
 
 
+def test_intervals_of_small_r_squared_hold_the_estimate() -> None:
+    g = np.random.default_rng(0)
+    found = PooledQuantities.of(r_squared("noise ~ x"), [t.assign(noise=g.normal(size=160)) for t in TABLES])
+    row = found.table.iloc[0]
+    assert row["low"] == 0 and row["low"] <= row["estimate"] <= row["high"]
+
+
 def test_r_squared_agrees_with_mice() -> None:
     found = PooledQuantities.of(r_squared("y ~ x + k"), TABLES).table
     np.testing.assert_allclose(found["estimate"], GOLDEN.loc[["r_squared"], "estimate"], rtol=1e-6)
@@ -111,9 +118,13 @@ def test_imputations_estimate_by_one_line() -> None:
         (proportion("k", "d"), "0% of the rows have level 'd'"),
         (standardised_difference("x", "k"), "3 values: expected two groups"),
         (survival("time", "event", 1e-9), "expected times after the first event"),
+        (survival("time", "event", 1e9), "is not known: the last time is"),
+        (survival("time", "level", 1.0), "expected true and false, or 1 and 0"),
         (area_under_curve("x", "none"), "0 rows have it"),
+        (proportion("hole", 1), "column 'hole' has 160 missing cells"),
+        (r_squared("y ~ 0 + x"), "R² needs an intercept"),
     ],
 )
 def test_what_cannot_be_estimated_is_an_error(quantity: Quantity, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        PooledQuantities.of(quantity, [table.assign(none=0) for table in TABLES])
+        PooledQuantities.of(quantity, [table.assign(none=0, hole=np.nan) for table in TABLES])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import pandas as pd
 import pytest
 import statsmodels.api as sm
 
-from pyro_mgp.analysis.pooled_regression import PooledRegression
+from pyro_mgp.analysis.joint_tests import PoolingWarning
+from pyro_mgp.analysis.pooled_regression import PooledRegression, average_effects
 from pyro_mgp.analysis.pooling import Pooled, pool
 from pyro_mgp.analysis.regression import Regression
 from pyro_mgp.results.imputations import Imputations
@@ -125,6 +127,16 @@ def test_completed_tables_are_fitted_by_one_line() -> None:
         ({"weights": "v"}, "weights names column 'v', but the table has"),
         ({"formula": "y ~ hole"}, "null"),
         ({"model": "ordered"}, "needs an outcome with ordered levels"),
+        ({"formula": "k ~ x"}, "has levels"),
+        ({"formula": "k ~ x", "model": "glm", "family": "binomial"}, "has levels"),
+        ({"formula": "y + x ~ 1"}, "expected one number on the left"),
+        ({"formula": "hole ~ x"}, "column 'hole' has 160 missing cells"),
+        ({"formula": "count ~ x", "model": "glm", "family": "binomial"}, "takes values from 0 to 1"),
+        ({"model": "phreg", "event": "count"}, "expected true and false, or 1 and 0"),
+        ({"weights": "x"}, "expected no negative ones"),
+        ({"cluster": "hole"}, "column 'hole' has 160 missing cells"),
+        ({"formula": "y ~ x + I(2 * x)"}, r"term 'I\(2 \* x\)' is a linear function of others"),
+        ({"formula": "time ~ 0 + k", "model": "phreg", "event": "event"}, "has no intercept: leave"),
     ],
 )
 def test_what_does_not_fit_is_an_error(options: dict[str, Any], message: str) -> None:
@@ -133,11 +145,84 @@ def test_what_does_not_fit_is_an_error(options: dict[str, Any], message: str) ->
         Regression(**{"formula": "y ~ x", "model": "ols"} | options)(table)
 
 
-def test_outcomes_with_ordered_levels_have_no_mean() -> None:
-    found = fitted("level ~ x", "ordered")
-    with pytest.raises(ValueError, match="has no mean: predict the probability of each"):
-        found.predict(TABLES[0].head())
-    with pytest.raises(ValueError, match="has no mean: take the coefficients"):
-        found.marginal_effects()
+def test_outcomes_without_expectation_are_not_predicted() -> None:
+    for found in (fitted("level ~ x", "ordered"), fitted("time ~ x", "phreg", event="event")):
+        with pytest.raises(ValueError, match="has no expectation: take the coefficients"):
+            found.predict(TABLES[0].head())
+        with pytest.raises(ValueError, match="has no expectation: take the coefficients"):
+            found.marginal_effects()
     with pytest.raises(ValueError, match=r"expected columns of the formula, \['x'\], got \['k'\]"):
         fitted("y ~ x").marginal_effects("k")
+
+
+def one(formula: str, table: pd.DataFrame, model: Any = "ols", **options: Any) -> Any:
+    return Regression(formula, model, **options)(table).params
+
+
+def test_outcomes_of_two_levels_count_the_second() -> None:
+    table = TABLES[0].assign(said=np.where(TABLES[0]["yes"] == 1, "yes", "no"))
+    expected = one("yes ~ x", table, "glm", family="binomial")
+    unused = pd.CategoricalDtype(["unknown", "no", "yes"])
+    named = table.rename(columns={"said": "they ~ said"})
+    for formula, own in (
+        ("said ~ x", table),
+        ("said ~ x", table.astype({"said": unused})),
+        ("said ~ x", table.astype({"said": "string"})),
+        ("`they ~ said` ~ x", named),
+    ):
+        pd.testing.assert_series_equal(one(formula, own, "glm", family="binomial"), expected)
+
+
+def test_columns_of_any_type_that_means_the_same_give_the_same() -> None:
+    table = TABLES[0].rename(columns={"x": 7})
+    expected = one("y ~ `7` + k", table)
+    other = table.astype({7: object, "y": object, "k": pd.CategoricalDtype(["a", "b", "c", "none"])})
+    pd.testing.assert_series_equal(one("y ~ `7` + k", other), expected)
+    pd.testing.assert_series_equal(one("y ~ `7` + k", table.astype({"k": "string"})), expected)
+    weighted = table.assign(w=table["w"].where(table["site"] > 3, 0.0))
+    some = Regression("y ~ `7`", "ols", weights="w")
+    few = some(weighted[weighted["site"] > 3])
+    pd.testing.assert_frame_equal(some(weighted).covariance, few.covariance)
+    assert some(weighted).df_resid == few.df_resid
+
+
+def test_marginal_effects_stay_within_the_table() -> None:
+    """Square roots and splines have no values beyond; the effect of a spline is that of its function."""
+    table = TABLES[0].assign(z=TABLES[0]["count"].clip(0, 4).astype(float))
+    found = Regression("y ~ np.sqrt(z)", "ols")(table)
+    slope = found.params["np.sqrt(z)"] / (2 * np.sqrt(table["z"].mask(table["z"] == 0)))
+    effects, _ = average_effects(found, table[table["z"] > 0], ["z"])
+    assert effects["z"] == pytest.approx(slope.mean(), rel=1e-4)
+    spline = Regression("y ~ bs(x, df=4)", "ols")(table)
+    effects, covariance = average_effects(spline, table, ["x"])
+    assert np.isfinite(effects["x"]) and covariance[0, 0] > 0
+    with pytest.raises(ValueError, match="a level is not among those of the fit"):
+        average_effects(Regression("y ~ C(z)", "ols")(table), table, ["z"])
+    with pytest.raises(ValueError, match="'z' enters the formula by levels"):
+        average_effects(Regression("y ~ I(z > 1.5)", "ols")(table), table, ["z"])
+
+
+def test_predictions_refuse_levels_that_were_not_fitted() -> None:
+    rows = pd.DataFrame({"x": [0.0], "k": ["d"]})
+    with pytest.raises(ValueError, match="a level is not among those of the fit"):
+        fitted("y ~ x + k").predict(rows)
+
+
+def test_gamma_regressions_have_positive_predictions() -> None:
+    found = fitted("time ~ x", "glm", family="gamma").predict(pd.DataFrame({"x": [-3.0, 3.0]}))
+    assert (found["low"] > 0).all() and (found["low"] < found["high"]).all()
+
+
+def test_certain_predictions_are_named() -> None:
+    table = TABLES[0].assign(group=np.where(TABLES[0]["site"] < 4, "s", "t"))
+    table["yes"] = table["yes"].where(table["group"] == "t", 1)
+    with pytest.warns(PoolingWarning, match="predicts an outcome with certainty"):
+        Regression("yes ~ group", "glm", "binomial")(table)
+
+
+def test_fits_can_be_sent_to_another_process() -> None:
+    found = pickle.loads(pickle.dumps(fitted("yes ~ x", "glm", family="binomial")))
+    rows = TABLES[0].head(3)
+    pd.testing.assert_frame_equal(
+        found.predict(rows), fitted("yes ~ x", "glm", family="binomial").predict(rows)
+    )
