@@ -153,12 +153,15 @@ def quantile(column: Label, q: float | Sequence[float]) -> Quantity:
 def standardised_difference(column: Label, by: Label) -> Quantity:
     """Return the difference between the means of two groups over the root of their mean variance.
 
-    It is that of the second value of `by`, in sorted order, minus the first; its variance is
+    It is that of the second value of `by` minus the first, in the order of categories or sorted; its variance is
     n / (n₁ n₀) + d² / 2n (Hedges and Olkin, Statistical Methods for Meta-Analysis, 1985).
     """
 
     def estimate(table: pd.DataFrame) -> Estimates:
-        values = sorted(complete(table, by).unique())
+        column_of_groups = complete(table, by)
+        is_category = isinstance(column_of_groups.dtype, pd.CategoricalDtype)
+        used = column_of_groups.cat.remove_unused_categories().cat.categories if is_category else ()
+        values = list(used) or sorted(column_of_groups.unique())
         if len(values) != 2:
             raise ValueError(f"column {by!r} has {len(values)} values: expected two groups to compare")
         low, high = (_numbers(table[table[by] == value], column) for value in values)

@@ -105,6 +105,14 @@ def test_standardised_differences_have_their_sampling_variance() -> None:
     assert values.var() == pytest.approx(np.mean([each.variances[0] for each in drawn]), rel=0.1)
 
 
+def test_standardised_differences_have_the_order_of_categories() -> None:
+    table = pd.DataFrame({"x": [1.0, 2.0, 4.0, 6.0], "arm": ["A", "A", "B", "B"]})
+    reverse = table.astype({"arm": pd.CategoricalDtype(["C", "B", "A"])})
+    quantity = standardised_difference("x", "arm")
+    assert quantity(table).values.index.tolist() == ["x: B - A"]
+    assert quantity(reverse).values.tolist() == [-value for value in quantity(table).values]
+
+
 def test_imputations_estimate_by_one_line() -> None:
     frame = TABLES[0].assign(y=TABLES[0]["y"].where(np.arange(160) > 5))
     draws = Imputations(frame, {"y": np.array([table["y"].iloc[:6] for table in TABLES])}, m=5)
