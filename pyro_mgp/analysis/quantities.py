@@ -153,8 +153,8 @@ def quantile(column: Label, q: float | Sequence[float]) -> Quantity:
 def standardised_difference(column: Label, by: Label) -> Quantity:
     """Return the difference between the means of two groups over the root of their mean variance.
 
-    It is that of the second value of `by` minus the first, in the order of categories or sorted; its variance is
-    n / (n₁ n₀) + d² / 2n (Hedges and Olkin, Statistical Methods for Meta-Analysis, 1985).
+    It is that of the second value of `by` minus the first, in the order of categories or sorted; its
+    variance is n / (n₁ n₀) + d² / 2n (Hedges and Olkin, Statistical Methods for Meta-Analysis, 1985).
     """
 
     def estimate(table: pd.DataFrame) -> Estimates:
