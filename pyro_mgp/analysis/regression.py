@@ -136,6 +136,8 @@ class Regression:
             covariance = pd.DataFrame(_least_squares_covariance(result, data), names, names)
         else:
             covariance = pd.DataFrame(np.asarray(result.cov_params()), names, names)
+        if self.model == "glm" and "HC1" in data.robust.values():
+            covariance *= len(data.X) / data.df  # which statsmodels leaves out of HC1 there
         link = data.family.link if self.model in ("glm", "gee") else None
         return FittedRegression(params, covariance, df, data.design, link, result)
 
@@ -173,8 +175,9 @@ class _Data:
                     f"weights {regression.weights!r}: expected no negative ones, got {weights.min()}"
                 )
             # Rows without weight are no rows.
-            table, weights = table[weights > 0], weights[weights > 0]
-            own = {name: None if column is None else column[table.index] for name, column in own.items()}
+            kept = weights > 0
+            table, weights = table[kept], weights[kept]
+            own = {name: None if column is None else column[kept] for name, column in own.items()}
         left, right = regression.sides
         y, levels = _outcome(left, table, regression)
         X = Formula(right).get_model_matrix(table, na_action="raise")
@@ -323,9 +326,13 @@ def _ols(data: _Data) -> tuple[Any, float]:
 
 def _glm(data: _Data) -> tuple[Any, float]:
     import statsmodels.api as sm
+    from statsmodels.tools.sm_exceptions import SpecificationWarning
 
     model = sm.GLM(data.y, data.X, family=data.family, var_weights=data.weights)
-    result = model.fit(tol=1e-12, maxiter=200, **data.robust)
+    with warnings.catch_warnings():
+        # Of robust standard errors with weights, which agree with those of R's sandwich.
+        warnings.simplefilter("ignore", SpecificationWarning)
+        result = model.fit(tol=1e-12, maxiter=200, **data.robust)
     _warn_of_extremes(result, data.family)
     return result, data.df_robust
 

@@ -45,6 +45,12 @@ def assert_golden(name: str, found: Pooled, rtol: float = 1e-6) -> None:
         ("phreg", "time ~ x + k", {"model": "phreg", "event": "event"}),
         ("weighted", "y ~ x + k", {"weights": "w"}),
         ("clustered", "yes ~ x + k", {"model": "glm", "family": "binomial", "cluster": "site"}),
+        ("weighted_binomial", "yes ~ x + k", {"model": "glm", "family": "binomial", "weights": "w"}),
+        (
+            "weighted_clustered",
+            "yes ~ x + k",
+            {"model": "glm", "family": "binomial", "weights": "w", "cluster": "site"},
+        ),
     ],
 )
 def test_regressions_agree_with_r(name: str, formula: str, options: dict[str, Any]) -> None:
@@ -184,6 +190,13 @@ def test_columns_of_any_type_that_means_the_same_give_the_same() -> None:
     few = some(weighted[weighted["site"] > 3])
     pd.testing.assert_frame_equal(some(weighted).covariance, few.covariance)
     assert some(weighted).df_resid == few.df_resid
+
+
+def test_labels_of_rows_may_repeat() -> None:
+    table = TABLES[0]
+    both = Regression("yes ~ x", "glm", "binomial", weights="w", cluster="site")
+    repeated = both(table.set_axis(np.zeros(len(table), dtype=int)))
+    pd.testing.assert_frame_equal(repeated.covariance, both(table).covariance)
 
 
 def test_marginal_effects_stay_within_the_table() -> None:

@@ -39,6 +39,11 @@ scalar("weighted", lapply(tables, function(t) {
   fit <- lm(y ~ x + k, t, weights = w)
   of(fit, vcovHC(fit, "HC1"))
 }), 156)
+of_weights <- function(t) suppressWarnings(glm(yes ~ x + k, quasibinomial, t, weights = w, epsilon = 1e-14))
+scalar("weighted_binomial", lapply(tables, function(t) of(of_weights(t), vcovHC(of_weights(t), "HC1"))), 156)
+scalar("weighted_clustered", lapply(tables, function(t) {
+  of(of_weights(t), vcovCL(of_weights(t), t$site, type = "HC1"))
+}), 19)
 scalar("clustered", lapply(tables, function(t) {
   fit <- glm(yes ~ x + k, binomial, t, epsilon = 1e-14)
   of(fit, vcovCL(fit, t$site, type = "HC1"))
