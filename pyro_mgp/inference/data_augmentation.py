@@ -74,6 +74,11 @@ class Regression(NamedTuple):
     completed: Rows  # the other rows, completed in S chains
     weights: Tensor | None  # weights of all rows, the known ones first, `[S, n]`; None for weights of one
 
+    def joined(self) -> Rows:
+        """Return all rows in S chains, the known ones first."""
+        pairs = zip(self.known, self.completed, strict=True)
+        return Rows(*(torch.cat([own.expand(*end.shape[:-1], -1), end], dim=-1) for own, end in pairs))
+
     def sums(self, noise: Tensor) -> tuple[Tensor, Tensor]:
         """Return the weighted sums of all rows at noise variances `[S, 1]`; see `Rows.sums`."""
         weights: tuple[Tensor | None, ...] = None, None
@@ -248,10 +253,7 @@ class Augmentation:
             return FunctionPosterior.natural(prior, *given.sums(noise))
         if last is None:
             last = FunctionPosterior.natural(prior, torch.diag_embed(0 * prior), 0 * prior)
-        basis, rest, targets = (
-            torch.cat([known.expand(*completed.shape[:-1], -1), completed], dim=-1)
-            for known, completed in zip(given.known, given.completed, strict=True)
-        )
+        basis, rest, targets = given.joined()
         mean, variance = last.moments(basis)
         pull, precision, _ = site_parameters(link, targets, mean, variance + rest, self.numbers(number))
         if given.weights is not None:

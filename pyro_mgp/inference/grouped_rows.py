@@ -262,10 +262,7 @@ class EffectsOfLink:
 
     def rows(self, given: Regression, table: Tensor) -> GroupedRows:
         """Return the rows of a regression, completed in S chains as in a table `[S, n, D]`."""
-        basis, rest, targets = (
-            torch.cat([known.expand(*completed.shape[:-1], -1), completed], dim=-1)
-            for known, completed in zip(given.known, given.completed, strict=True)
-        )
+        basis, rest, targets = given.joined()
         weights = torch.ones_like(targets) if given.weights is None else given.weights
         own = self.groupings[self.eliminated]
         for k in self.others:
