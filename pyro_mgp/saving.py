@@ -27,7 +27,7 @@ from pyro_mgp.inference.gibbs_chains import n_chains
 from pyro_mgp.inference.training import History
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.column_order import MOST_INPUTS
-from pyro_mgp.model.kernels import KernelFactory, linear_quadratic_matern32, resolve_kernel
+from pyro_mgp.model.kernels import WITH_TREND, KernelFactory, resolve_kernel
 from pyro_mgp.model.link_specs import LinkSpec
 from pyro_mgp.model.local_parameters import local_parameters
 from pyro_mgp.sampling.discrete_support import DiscreteSupport
@@ -231,7 +231,7 @@ class _Parts:
         check_among(columns, width, "columns of links")
         if encoder.target is not None:
             check(columns[-1:] == [width - 1] and encoder.target.width == 1, "the target has no link")
-        has_products = resolve_kernel(self.kernel) is linear_quadratic_matern32
+        has_products = resolve_kernel(self.kernel) in WITH_TREND
         for link in self.link_specs:
             check_among((link.column, *link.inputs), width, f"inputs of {link.name!r}")
             check_among((link.column, *link.unless), width, f"levels before {link.name!r}")

@@ -21,7 +21,7 @@ from pyro_mgp.data.table_encoder import InputTable, TableEncoder
 from pyro_mgp.inference.training import History, Options, train
 from pyro_mgp.model import build
 from pyro_mgp.model.chain import Chain
-from pyro_mgp.model.kernels import KernelFactory, linear_quadratic_matern32, resolve_kernel
+from pyro_mgp.model.kernels import WITH_TREND, KernelFactory, resolve_kernel
 from pyro_mgp.model.likelihoods import Gaussian, Ordinal
 from pyro_mgp.model.limited_cells import clamped
 from pyro_mgp.model.link_specs import LinkSpec, rows_in_kernels, rows_of_training, with_product_inputs
@@ -117,7 +117,7 @@ def fit_chain(
     start, filled = _initial_fill(engine, given, rows, held_out, seed)
     if given.completed is not None:
         filled = given.completed.to(rows.values)
-    if resolve_kernel(settings.kernel.value) is linear_quadratic_matern32:
+    if resolve_kernel(settings.kernel.value) in WITH_TREND:
         some = filled[:_ROWS_OF_PRODUCTS].cpu()
         given = replace(given, link_specs=with_product_inputs(given.encoder.codec, given.link_specs, some))
     noise = build.starting_noise(start.covariance, given.link_specs, given.is_sequential)

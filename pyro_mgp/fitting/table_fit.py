@@ -189,7 +189,7 @@ def _check_groups(given: GivenTable, codec: TableCodec, why: str) -> None:
     n_of_others = sum(map(n_effects, others))
     if parameters.inputs == "others":
         why = 'inputs="others" has none: take inputs="auto"'
-    elif parameters.kernel not in ("auto", "linear+quadratic+matern32"):
+    elif parameters.kernel not in ("auto", "linear", "linear+quadratic+matern32"):
         why = 'a kernel of your own has none: take kernel="auto"'
     elif parameters.inference == "mcmc":
         why = 'inference="mcmc" draws none: take inference="auto"'

@@ -16,7 +16,7 @@ from pyro_mgp.data.codecs.kinds import CountCodec, HeavyTailedCodec
 from pyro_mgp.data.codecs.semicontinuous import SemicontinuousCodec
 from pyro_mgp.data.table import TableCodec
 from pyro_mgp.model.chain import Chain
-from pyro_mgp.model.kernels import KernelFactory, RandomEffects, linear_quadratic_matern32
+from pyro_mgp.model.kernels import WITH_TREND, KernelFactory, RandomEffects, linear
 from pyro_mgp.model.likelihoods import (
     Category,
     Compound,
@@ -152,7 +152,9 @@ def build_chain(
     Raises:
         TypeError: If `kernel` does not give a kernel.
     """
-    products, links = products or [()] * len(link_specs), []
+    if products is None or kernel is linear:
+        products = [()] * len(link_specs)
+    links = []
     effects = [_among_inputs(link) for link in link_specs]
     # All links have equally many features, so that their matrices can be stacked.
     sizes = [
@@ -165,7 +167,7 @@ def build_chain(
     n_features = max(sizes, default=0)
     for spec, likelihood, pairs, own in zip(link_specs, likelihoods, products, effects, strict=True):
         inputs = list(spec.inputs)
-        if kernel is linear_quadratic_matern32:
+        if kernel in WITH_TREND:
             few = spec.product_inputs if is_sparse(len(spec.smooth_inputs), n_rows) else None
             curved = None if few is None else [i for i, d in enumerate(inputs) if d in few]
             covariance = kernel(len(inputs), pairs, n_features, own, curved=curved)

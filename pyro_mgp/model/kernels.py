@@ -22,6 +22,8 @@ NEAREST = 1e-30
 """Squared distance used for zero, which has no reciprocal square root."""
 # Standard deviations from the mean beyond which inputs enter products as if they were this far away.
 _FARTHEST = 8.0
+# Variance of the part of a kernel that is to have none, in standardised units.
+_NEGLIGIBLE = 1e-16
 INTERCEPT, EFFECTS = 4.0, 0.25
 """Variances of the intercept of a `Trend` and of its random effects, in standardised units."""
 
@@ -339,6 +341,26 @@ def linear_quadratic_matern32(
     return kernels.Sum(trend, Matern32(len(smooth), torch.tensor(0.3), lengthscale, smooth))
 
 
+def linear(
+    input_dim: int,
+    products: Sequence[tuple[int, int]] | None = None,
+    n_features: int = 0,
+    effects: Sequence[RandomEffects] = (),
+    *,
+    curved: Sequence[int] | None = None,
+) -> Kernel:
+    """Return a kernel of linear functions: chains of them are multivariate normal, given complete columns.
+
+    Its arguments are those of `linear_quadratic_matern32`, of which it is the part without products, and with
+    a variance of the Matérn kernel that is fixed at a negligible value.
+    """
+    kernel = linear_quadratic_matern32(input_dim, (), n_features, effects, curved=curved)
+    with local_parameters():
+        kernel.kern1.variance = torch.tensor(_NEGLIGIBLE)
+        kernel.kern1.variance_unconstrained.requires_grad_(False)
+    return kernel
+
+
 def trend_of(kernel: Kernel) -> tuple[Trend | None, Kernel]:
     """Return the trend of a kernel (None without one) and its rest."""
     if type(kernel) is kernels.Sum and isinstance(kernel.kern0, Trend):
@@ -359,11 +381,15 @@ def lengthscales(kernel: Kernel, n_inputs: int) -> Tensor:
 
 
 KERNELS: dict[str, KernelFactory] = {
+    "linear": linear,
     "linear+matern32": linear_matern32,
     "linear+quadratic+matern32": linear_quadratic_matern32,
     "matern32": matern32,
 }
 """Kernel factories by name."""
+
+WITH_TREND = (linear, linear_quadratic_matern32)
+"""Kernel factories of sequential chains, with products, features and random effects as arguments."""
 
 
 def resolve_kernel(kernel: str | KernelFactory) -> KernelFactory:

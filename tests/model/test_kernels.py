@@ -48,7 +48,7 @@ def test_matern32_has_a_finite_gradient_between_equal_points():
 def test_kernels_are_found_by_name_or_taken_as_given():
     assert resolve_kernel("matern32") is matern32
     assert resolve_kernel(kernels.RBF) is kernels.RBF
-    named = r"\['linear\+matern32', 'linear\+quadratic\+matern32', 'matern32'\]"
+    named = r"\['linear', 'linear\+matern32', 'linear\+quadratic\+matern32', 'matern32'\]"
     with pytest.raises(ValueError, match=rf"must be 'auto', one of {named}.*'cubic'"):
         resolve_kernel("cubic")
 
@@ -73,3 +73,11 @@ def test_lengthscales_do_not_depend_on_the_users_default_type():
     finally:
         torch.set_default_dtype(usual)
     assert torch.equal(found, expected)
+
+
+def test_linear_kernel_has_linear_functions_only():
+    X = torch.randn(20, 3, generator=torch.Generator().manual_seed(0)).double()
+    with torch.no_grad(), local_parameters():
+        covariance = resolve_kernel("linear")(3).double()(X)
+    expected = 4.0 + 2 / 3 * X @ X.T
+    torch.testing.assert_close(covariance, expected, atol=1e-6, rtol=0.0)
