@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 import statsmodels.formula.api as smf
 
-from pyro_mgp import MGPImputer, ampute, tipping_point
-from pyro_mgp.plots import plot_densities, plot_tipping_point
+from pyro_mgp import AfterDropout, MGPImputer, ampute, tipping_point, tipping_points
+from pyro_mgp.plots import plot_densities, plot_tipping_point, plot_tipping_points
 
 quick = "PYRO_MGP_QUICK" in os.environ  # set by the tests: fewer draws
 m = 5 if quick else 40
@@ -151,6 +151,50 @@ for delta in [0, 5, 10]:
     values = both.impute(m=m, delta={"after": delta}).values
     rows[delta] = {"pain": values["after"].mean(), "sleep": values["sleep"].mean()}
 pd.DataFrame(rows).T.rename_axis("δ").round(2)
+
+# %% [markdown]
+# ## Several visits and a reference arm
+#
+# Trials with several visits state their assumption by the arm whose course a patient follows after dropout.
+# Under *jump to reference* (J2R), treated patients who drop out have the mean course of the control arm from
+# then on, and stay as far above or below it as before.
+
+# %%
+visits = [f"pain_{week}" for week in (2, 4, 6)]
+course = full[["before", "treated"]].copy()
+level = generator.normal(0, 6, n)  # of a patient
+for k, visit in enumerate(visits):
+    mean = 50 + 0.6 * (before - 50) - 2 * (1 + k) * treated
+    course[visit] = mean + level + generator.normal(0, 5, n)
+for k, visit in enumerate(visits[1:]):
+    stops = course[visits[k]] > np.where(treated == 1, 54, 58)  # patients still in pain
+    course.loc[stops | course[visits[k]].isna(), visit] = np.nan
+
+rows = {}
+for strategy in ["MAR", "CIR", "CR", "J2R"]:
+    assumed = AfterDropout(visits, arm="treated", reference=0, strategy=strategy)
+    of_visits = MGPImputer(**assumed.settings, random_state=0).fit(course)
+    draws = of_visits.impute(m=m, after_dropout=assumed)
+    rows[strategy] = draws.fit("pain_6 ~ treated + before").table.loc["treated", ["estimate", "low", "high"]]
+pd.DataFrame(rows).T.round(2)
+
+# %% [markdown]
+# The less of the effect a strategy lets patients keep, the smaller it is. Beyond a strategy, both arms' cells
+# after dropout can be shifted:
+
+# %%
+shifts = np.linspace(0, 12, 3 if quick else 7)
+scan = tipping_points(
+    of_visits,
+    lambda table: smf.ols("pain_6 ~ treated + before", table).fit(),
+    assumed,
+    shifts,
+    [-4, 0, 4],
+    "treated",
+    course,
+    m=m,
+)
+ax = plot_tipping_points(scan)
 
 # %% [markdown]
 # ## Limits

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyro_mgp._support.processes import data_parallel as data_parallel
+    from pyro_mgp.analysis.dropout import AfterDropout as AfterDropout
+    from pyro_mgp.analysis.dropout import tipping_points as tipping_points
     from pyro_mgp.analysis.joint_tests import likelihood_ratio_test as likelihood_ratio_test
     from pyro_mgp.analysis.joint_tests import pool_chi2 as pool_chi2
     from pyro_mgp.analysis.joint_tests import pool_likelihoods as pool_likelihoods
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 # Torch and Pyro take seconds to import: each name is imported when it is first used.
 _HOME = {
+    "AfterDropout": "pyro_mgp.analysis.dropout",
     "ColumnSpec": "pyro_mgp.data.column_spec",
     "Engine": "pyro_mgp.settings",
     "Imputations": "pyro_mgp.results.imputations",
@@ -47,6 +50,7 @@ _HOME = {
     "pool_likelihoods": "pyro_mgp.analysis.joint_tests",
     "split_limits": "pyro_mgp.data.limits",
     "tipping_point": "pyro_mgp.analysis.sensitivity",
+    "tipping_points": "pyro_mgp.analysis.dropout",
     "to_arviz": "pyro_mgp.results.arviz_export",
 }
 

@@ -18,6 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 from pyro_mgp import saving
 from pyro_mgp._support.checks import RandomState
 from pyro_mgp._support.messages import FitWarning as FitWarning
+from pyro_mgp.analysis.dropout import AfterDropout
 from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.encoded_table import RowIds
 from pyro_mgp.data.parquet_table import ParquetTable, Paths
@@ -36,7 +37,7 @@ class MGPImputer(Parameters, OneToOneFeatureMixin, TransformerMixin, BaseEstimat
     Args:
         kernel: A name of `model.kernels.KERNELS`, or a factory `input_dim -> pyro.contrib.gp` kernel;
             "auto" takes "linear+matern32", with a quadratic trend in links that see "earlier" columns, and
-            up to 300 rows with a trend that is not shrunk.
+            up to 300 rows with a trend that is not shrunk. With "linear", numbers are multivariate normal.
         inputs: Inputs of a link: all "others", or complete and "earlier" columns only, a joint density of
             the columns in an order that the table shows. "auto" takes the latter unless nearby rows improve
             predictions by more than 4 %, a table is large (more than 300,000 missing cells times links, or
@@ -244,6 +245,7 @@ class MGPImputer(Parameters, OneToOneFeatureMixin, TransformerMixin, BaseEstimat
         random_state: RandomState = None,
         batch_size: int | None = None,
         delta: Mapping[Label, float] | None = None,
+        after_dropout: AfterDropout | None = None,
         checkpoint: CheckpointLike = None,
     ) -> Imputations:
         """Draw m imputations of every missing cell from its posterior predictive distribution.
@@ -262,6 +264,7 @@ class MGPImputer(Parameters, OneToOneFeatureMixin, TransformerMixin, BaseEstimat
                 for numbers and times (in seconds); in transformed units for transformed numbers; on the
                 probit scale, towards the later level, for booleans, ordered levels and categories of two
                 levels; on the log scale for counts. Other columns see the shifted draws.
+            after_dropout: What is assumed of subjects of a trial after their last visit; see `AfterDropout`.
             checkpoint: Folder that keeps the draws, about every ten seconds. After a crash the same call
                 resumes from it, with the same draws; it is removed at the end.
 
@@ -274,7 +277,8 @@ class MGPImputer(Parameters, OneToOneFeatureMixin, TransformerMixin, BaseEstimat
         """
         check_is_fitted(self, "model_")
         given, sampler = drawing.prepare(self.model_, X, row_ids, random_state, batch_size, delta)
-        return drawing.draw(self.model_, given, sampler, m, batch_size, checkpoint, progress=self.progress)
+        options = {"after_dropout": after_dropout, "progress": self.progress}
+        return drawing.draw(self.model_, given, sampler, m, batch_size, checkpoint, **options)
 
     def impute_to_parquet(
         self,
@@ -286,6 +290,7 @@ class MGPImputer(Parameters, OneToOneFeatureMixin, TransformerMixin, BaseEstimat
         random_state: RandomState = None,
         batch_size: int = 20_000,
         delta: Mapping[Label, float] | None = None,
+        after_dropout: AfterDropout | None = None,
         overwrite: bool = False,
     ) -> list[Path]:
         """Draw the m imputations of `impute(X, m)` and write each completed table to Parquet as it is drawn.
@@ -303,8 +308,9 @@ class MGPImputer(Parameters, OneToOneFeatureMixin, TransformerMixin, BaseEstimat
         check_is_fitted(self, "model_")
         given, sampler = drawing.prepare(self.model_, X, row_ids, random_state, batch_size, delta)
         return drawing.draw_to_parquet(
-            self.model_, given, sampler, path, m, batch_size, overwrite=overwrite, progress=self.progress
-        )
+            self.model_, given, sampler, path, m, batch_size,
+            after_dropout=after_dropout, overwrite=overwrite, progress=self.progress,
+        )  # fmt: skip
 
     def predict(self, X: pd.DataFrame | ArrayLike, level: float = 0.95) -> pd.DataFrame:
         """Predict the target of `fit(X, y)`, averaged over the missing cells of `X`.

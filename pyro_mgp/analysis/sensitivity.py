@@ -111,13 +111,29 @@ def tipping_point(
         draws = imputer.impute(X, m, delta={column: delta})
         if column not in draws.values:
             raise ValueError(f"column {column!r} has no missing cells: there is nothing to shift")
-        pooled = pool([analysis(table) for table in draws], level=level).table
-        row = pooled.loc[term] if term in pooled.index else pooled.iloc[term]
         drawn = draws.values[column]
         mean = float(drawn.mean()) if drawn.dtype.kind in "fib" else np.nan
-        p = 2 * stats.t.sf(abs(row["estimate"] - null) / row["se"], row["df"])
-        rows.append({"delta": delta, "imputed_mean": mean, **row[["estimate", "low", "high"]], "p": p})
+        scanned = estimated(draws, analysis, term, level, null)
+        rows.append({"delta": delta, "imputed_mean": mean} | scanned)
     table = pd.DataFrame(rows)
+    return tipped(table, table["delta"] == 0.0, null)
+
+
+def estimated(
+    draws: Iterable[pd.DataFrame],
+    analysis: Callable[[pd.DataFrame], Fit],
+    term: Any,
+    level: float,
+    null: float,
+) -> dict[str, float]:
+    """Return the pooled estimate of a term, the ends of its interval, and the p-value of the null value."""
+    pooled = pool([analysis(table) for table in draws], level=level).table
+    row = pooled.loc[term] if term in pooled.index else pooled.iloc[term]
+    p = 2 * stats.t.sf(abs(row["estimate"] - null) / row["se"], row["df"])
+    return {**row[["estimate", "low", "high"]], "p": p}
+
+
+def tipped(table: pd.DataFrame, base: pd.Series[bool], null: float) -> pd.DataFrame:
+    """Return estimates with a column `tipped`: whether the conclusion differs from that of the row `base`."""
     side = np.sign(table["low"] - null) + np.sign(table["high"] - null)
-    table["tipped"] = side != side[table["delta"] == 0.0].iloc[0]
-    return table
+    return table.assign(tipped=side != side[base].iloc[0])

@@ -276,6 +276,34 @@ def plot_tipping_point(scan: pd.DataFrame, ax: Axes | None = None, *, null: floa
     return style.tidy(ax)
 
 
+def plot_tipping_points(scan: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """Plot the pooled estimate for each pair of shifts; hatched squares have a changed conclusion.
+
+    `scan` is a result of `tipping_points`.
+
+    Example:
+        >>> from matplotlib.figure import Figure
+        >>> scan = pd.DataFrame({"delta": [0.0, 2.0], "delta_of_reference": 0.0, "estimate": [-3.0, -1.0]})
+        >>> ax = plot_tipping_points(scan.assign(tipped=[False, True]), Figure().subplots())
+        >>> [each.get_text() for each in ax.texts]
+        ['-3', '-1']
+    """
+    ax = style.axes_or_new(ax, 6.0, 4.6)
+    by_shifts = scan.pivot(index="delta_of_reference", columns="delta")
+    estimates, changed = by_shifts["estimate"].iloc[::-1], by_shifts["tipped"].iloc[::-1]
+    names = [[f"{shift:g}" for shift in axis] for axis in (estimates.index, estimates.columns)]
+    style.matrix(ax, estimates.to_numpy(), *names, cmap="Blues", alpha=0.6)
+    hatched = np.ma.masked_where(~changed.to_numpy(dtype=bool), estimates.to_numpy())
+    ax.pcolor(hatched, hatch="//", facecolor="none", edgecolor=VERMILION, linewidth=0)
+    for (i, j), estimate in np.ndenumerate(estimates.to_numpy()):
+        box = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
+        ax.text(j + 0.5, i + 0.5, f"{estimate:.3g}", ha="center", va="center", fontsize="small", bbox=box)
+    ax.set_xlabel("shift of the other arms' cells after dropout")
+    ax.set_ylabel("shift of the reference arm's cells")
+    ax.set_title("pooled estimate; hatched: changed conclusion", fontsize="medium")
+    return ax
+
+
 def plot_fmi(pooled: Pooled, ax: Axes | None = None) -> Axes:
     """Plot the fraction of missing information (fmi) and λ of each coefficient.
 

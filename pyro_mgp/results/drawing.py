@@ -14,6 +14,7 @@ from pyro_mgp._support import memory
 from pyro_mgp._support.checks import RandomState, at_least, numbers_of, seed_of
 from pyro_mgp._support.messages import progress_bar
 from pyro_mgp._support.tiles import TILE
+from pyro_mgp.analysis.dropout import AfterDropout
 from pyro_mgp.analysis.pooling import check_level
 from pyro_mgp.analysis.sensitivity import shifts
 from pyro_mgp.data.cells import complete
@@ -61,6 +62,7 @@ def draw(
     batch_size: int | None,
     checkpoint: CheckpointLike,
     *,
+    after_dropout: AfterDropout | None = None,
     progress: bool,
 ) -> Imputations:
     """Draw m imputations of a table, or those with given numbers; see `MGPImputer.impute`."""
@@ -69,6 +71,8 @@ def draw(
     advice = "take a smaller m, or call impute_to_parquet, which needs memory for the table only"
     memory.check(memory.of_impute(int(given.holes.sum()), n), f"drawing {n} imputations", advice)
     batches = _batches(model, given, sampler, wanted, batch_size, kept)
+    if after_dropout is not None:
+        batches = after_dropout.applied(model, given, sampler, wanted, batches)
     watched = _watched(batches, len(given.incomplete), progress)
     draws = model.encoder.decode(given, watched, n, model.supported_columns())
     cells, partial = model.observed_cells(given, sampler), model.encoder.rules.may_stay_missing
@@ -85,6 +89,7 @@ def draw_to_parquet(
     m: int,
     batch_size: int,
     *,
+    after_dropout: AfterDropout | None = None,
     overwrite: bool,
     progress: bool,
 ) -> list[Path]:
@@ -94,6 +99,8 @@ def draw_to_parquet(
     def impute_chunk(start: int) -> Imputations:
         part = given[start : start + batch_size]
         batches = sampler.draws(part.encoded[part.incomplete], range(m))
+        if after_dropout is not None:
+            batches = after_dropout.applied(model, part, sampler, range(m), batches)
         draws = model.encoder.decode(part, batches, m, model.supported_columns())
         return Imputations(part.frame, draws, m, model.encoder.rules.may_stay_missing)
 

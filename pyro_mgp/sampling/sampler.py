@@ -90,7 +90,7 @@ class Sampler:
         for here, batch, filled in self.swept(rows, imputations, batch_size):
             if self.chain.propagate == "latent":
                 filled = self._with_noise(filled, batch, imputations)
-            yield here, self._rounded(filled)
+            yield here, self.rounded(filled)
 
     @torch.no_grad()
     def swept(
@@ -288,7 +288,7 @@ class Sampler:
                 filled[:, cells, link.column] += eps * link.likelihood.noise.sqrt()
         return filled
 
-    def _rounded(self, filled: Tensor) -> Tensor:
+    def rounded(self, filled: Tensor) -> Tensor:
         """Round draws, except for values of a discrete support: rounding errors depend on the batch."""
         rounded = torch.round(filled, decimals=_DECIMALS[self.chain.precision])
         pairs = zip(self.chain.links, self.observations, strict=True)

@@ -37,6 +37,7 @@ from pyro_mgp.plots import (
     plot_scatter,
     plot_strips,
     plot_tipping_point,
+    plot_tipping_points,
     plot_variance_shares,
 )
 from pyro_mgp.plots._columns import plotted
@@ -85,6 +86,20 @@ def test_a_scan_shows_estimates_intervals_and_where_it_tips() -> None:
 def test_without_axes_a_figure_is_made_and_the_legend_names_only_present_groups() -> None:
     ax = plot_tipping_point(scan().assign(tipped=False))
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["same conclusion as without a shift"]
+
+
+def scan_of_both() -> pd.DataFrame:
+    shifts = [(0.0, 0.0), (0.0, 2.0), (-1.0, 0.0), (-1.0, 2.0)]
+    scanned = pd.DataFrame(shifts, columns=["delta_of_reference", "delta"])
+    return scanned.assign(estimate=[-3.0, -1.0, -2.5, -0.5], tipped=[False, False, False, True])
+
+
+def test_a_scan_of_both_arms_hatches_pairs_of_shifts_that_tip() -> None:
+    ax = plot_tipping_points(scan_of_both(), Figure().subplots())
+    assert [each.get_text() for each in ax.texts] == ["-3", "-1", "-2.5", "-0.5"]
+    assert [each.get_text() for each in ax.get_yticklabels()] == ["0", "-1"]
+    _, hatched = ax.collections
+    assert hatched.get_hatch() and hatched.get_array().mask.ravel().tolist() == [True, True, True, False]
 
 
 # ------------------------------------------------------------------------------------------- tables and draws
@@ -178,6 +193,7 @@ ONE_PANEL: dict[str, Callable[..., Any]] = {
     "shares of many": lambda **ax: plot_variance_shares(shares(60), **ax),
     "fmi": lambda **ax: plot_fmi(pool([(1.2, 0.04), (1.5, 0.05)], names=["$x"]), **ax),
     "tipping point": lambda **ax: plot_tipping_point(scan(), **ax),
+    "tipping points": lambda **ax: plot_tipping_points(scan_of_both(), **ax),
 }
 for _label in hostile().columns[hostile().isna().any()].tolist():
     for _plot in (plot_strips, plot_cells):
@@ -204,7 +220,8 @@ def test_one_panel_is_drawn_on_the_axes_given_and_no_other(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["missingness", "patterns", "flux", "relevance", "shares", "fmi", "tipping point"]
+    "name",
+    ["missingness", "patterns", "flux", "relevance", "shares", "fmi", "tipping point", "tipping points"],
 )
 def test_without_axes_one_figure_is_made(name: str) -> None:
     ax = ONE_PANEL[name]()
