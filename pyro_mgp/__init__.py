@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pyro_mgp.data.limits import split_limits as split_limits
     from pyro_mgp.evaluation.diagnostics import calibrate as calibrate
     from pyro_mgp.evaluation.diagnostics import compare as compare
+    from pyro_mgp.evaluation.energy_score import energy_scores as energy_scores
     from pyro_mgp.evaluation.missingness import ampute as ampute
     from pyro_mgp.imputer import MGPImputer as MGPImputer
     from pyro_mgp.results.arviz_export import leave_one_out as leave_one_out
@@ -40,6 +41,7 @@ _HOME = {
     "calibrate": "pyro_mgp.evaluation.diagnostics",
     "compare": "pyro_mgp.evaluation.diagnostics",
     "data_parallel": "pyro_mgp._support.processes",
+    "energy_scores": "pyro_mgp.evaluation.energy_score",
     "impute_dask": "pyro_mgp.scaling.dask_engine",
     "impute_partition": "pyro_mgp.scaling.partitions",
     "leave_one_out": "pyro_mgp.results.arviz_export",

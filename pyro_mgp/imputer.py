@@ -277,8 +277,10 @@ class MGPImputer(Parameters, OneToOneFeatureMixin, TransformerMixin, BaseEstimat
         """
         check_is_fitted(self, "model_")
         given, sampler = drawing.prepare(self.model_, X, row_ids, random_state, batch_size, delta)
-        options = {"after_dropout": after_dropout, "progress": self.progress}
-        return drawing.draw(self.model_, given, sampler, m, batch_size, checkpoint, **options)
+        return drawing.draw(
+            self.model_, given, sampler, m, batch_size, checkpoint,
+            after_dropout=after_dropout, progress=self.progress,
+        )  # fmt: skip
 
     def impute_to_parquet(
         self,

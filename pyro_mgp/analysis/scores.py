@@ -25,10 +25,29 @@ def fair_crps(draws: Floats, truth: Floats) -> Floats:
     It is mean|x - y| - Σ_{j<k} |x_j - x_k| / (m (m - 1)), for m of at least 2; m² would favour many draws.
     """
     m = len(draws)
+    return np.asarray(np.abs(draws - truth).mean(0) - _differences(draws) / (m * (m - 1)))
+
+
+def crps(draws: Floats, truth: Floats) -> Floats:
+    """Return the continuous ranked probability score of the empirical distribution of each cell's draws."""
+    return np.asarray(np.abs(draws - truth).mean(0) - _differences(draws) / len(draws) ** 2)
+
+
+def _differences(draws: Floats) -> Floats:
+    """Return the sum of the absolute differences of all pairs of a cell's draws, `[cells]`."""
+    m = len(draws)
     # In ascending order, x_(j) is the larger one in j - 1 pairs and the smaller one in m - j.
-    weights = 2 * np.arange(m) - m + 1
-    pairs = weights @ np.sort(draws, axis=0)
-    return np.asarray(np.abs(draws - truth).mean(0) - pairs / (m * (m - 1)))
+    return np.asarray((2 * np.arange(m) - m + 1) @ np.sort(draws, axis=0))
+
+
+def energy_of_levels(counts: NDArray[np.int64], truth: NDArray[np.intp]) -> Floats:
+    """Return the energy score of each cell's draws as indicators of levels, which differ by √2.
+
+    With shares p_k of the draws it is √2 (1 - p_y) - ½ √2 (1 - Σ p_k²).
+    """
+    shares = counts / counts.sum(1, keepdims=True)
+    missed = 1 - shares[np.arange(len(truth)), truth]
+    return np.asarray(np.sqrt(2) * (missed - (1 - (shares**2).sum(1)) / 2))
 
 
 def central_interval(draws: Floats, level: float) -> tuple[Floats, Floats] | None:

@@ -91,6 +91,9 @@ class Calibration:
     """Draws per cell."""
     how: str
     """Design of the holdout, in words."""
+    energy: pd.DataFrame | None = None
+    """Energy-I-scores by column, and of all columns in the row whose `column` is None; None if they were not
+    asked for. See `energy_score.energy_scores`."""
 
     @cached_property
     def table(self) -> pd.DataFrame:
@@ -193,6 +196,10 @@ class Calibration:
         for name, title in (("rmse_sd", "RMSE/sd"), ("crps_sd", "CRPS/sd"), ("accuracy", "accuracy")):
             if self.table[name].notna().any():
                 columns[title] = ["" if math.isnan(row[name]) else f"{row[name]:.3g}" for row in rows]
+        if self.energy is not None:
+            scored = dict(zip(self.energy["column"], self.energy["score_sd"], strict=True))
+            found = [scored.get(None if row["column"] == "all" else row["column"], np.nan) for row in rows]
+            columns["energy/sd"] = ["" if math.isnan(score) else f"{score:.3g}" for score in found]
         columns["log score"] = [f"{row['log_score']:.2f}" for row in rows]
         columns["verdict"] = [row["verdict"] for row in rows]
         return pd.DataFrame(columns)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from pyro_mgp.data.rules import Rules
 from pyro_mgp.data.table import TableWarning, as_frame, missing
 from pyro_mgp.evaluation.adapters import AnyImputer, Draws, draw, objects_of
 from pyro_mgp.evaluation.calibration import Calibration
+from pyro_mgp.evaluation.energy_score import energy_scores
 from pyro_mgp.evaluation.holdout import Mask, choose_holdout, holds_levels
 from pyro_mgp.evaluation.missingness import without_cells
 from pyro_mgp.settings import Parameters
@@ -43,6 +45,7 @@ def calibrate(
     levels: Sequence[float] = LEVELS,
     refit: bool = True,
     y: Any = None,
+    energy: bool = False,
     random_state: int | np.random.Generator | None = 0,
     n_jobs: int | None = None,
     progress: bool = True,
@@ -66,6 +69,8 @@ def calibrate(
         refit: Fit a clone to the cells that are not held out. If False, the fitted imputer conditions on
             them, which saves time but underestimates errors, because it was fitted to the held-out cells.
         y: Target, if the imputer was fitted with one.
+        energy: Whether to compute energy-I-scores too, which compare imputers on the missing cells as they
+            are, by 50 draws of a further fit for each incomplete column; see `energy_score.energy_scores`.
         random_state: Seed or generator for the choice of cells and the seeds of the clones.
         n_jobs: Processes that fit folds side by side, as in joblib: None is one, -1 all processors. They must
             be able to import what the imputer needs; the result is the same.
@@ -90,7 +95,11 @@ def calibrate(
     """
     only = {"": imputer}
     given = columns, share, folds, m, levels, refit, y, random_state, n_jobs, progress
-    return _calibrate(only, frame, *given)[""]
+    calibration = _calibrate(only, frame, *given)[""]
+    if not energy:
+        return calibration
+    scored = energy_scores(only, frame, random_state=random_state, progress=progress)
+    return replace(calibration, energy=scored.drop(columns="imputer"))
 
 
 def compare(
@@ -104,6 +113,7 @@ def compare(
     levels: Sequence[float] = LEVELS,
     refit: bool = True,
     y: Any = None,
+    energy: bool = False,
     random_state: int | np.random.Generator | None = 0,
     n_jobs: int | None = None,
     progress: bool = True,
@@ -115,7 +125,8 @@ def compare(
 
     Returns:
         Rows of `Calibration.table`, column by column, with the name of the `imputer`, followed by those of
-        `Calibration.overall`, whose `column` is None.
+        `Calibration.overall`, whose `column` is None. With `energy`, `energy_sd` is `score_sd` of
+        `energy_scores`.
 
     Example:
         >>> from sklearn.impute import SimpleImputer
@@ -139,7 +150,14 @@ def compare(
     labels = [row["column"] for row in named]
     rows = sorted(named, key=lambda row: labels.index(row["column"]))
     rows += [{"imputer": name} | own.overall.to_dict() for name, own in found.items()]
-    return pd.DataFrame(rows).assign(column=pd.Series([row["column"] for row in rows], dtype=object))
+    table = pd.DataFrame(rows).assign(column=pd.Series([row["column"] for row in rows], dtype=object))
+    if not energy:
+        return table
+    scored = energy_scores(imputers, frame, random_state=random_state, progress=progress)
+    own = zip(scored["imputer"], scored["column"], strict=True)
+    by_both = dict(zip(own, scored["score_sd"], strict=True))
+    both = zip(table["imputer"], table["column"], strict=True)
+    return table.assign(energy_sd=[by_both.get(each, np.nan) for each in both])
 
 
 def _rules(imputer: AnyImputer, frame: pd.DataFrame) -> Rules:

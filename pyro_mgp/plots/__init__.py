@@ -17,6 +17,7 @@ from pyro_mgp.plots.missing import plot_flux as plot_flux
 from pyro_mgp.plots.missing import plot_missingness as plot_missingness
 from pyro_mgp.plots.missing import plot_patterns as plot_patterns
 from pyro_mgp.plots.model import plot_calibration as plot_calibration
+from pyro_mgp.plots.model import plot_energy_scores as plot_energy_scores
 from pyro_mgp.plots.model import plot_fmi as plot_fmi
 from pyro_mgp.plots.model import plot_loss as plot_loss
 from pyro_mgp.plots.model import plot_pit as plot_pit

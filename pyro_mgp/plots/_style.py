@@ -25,6 +25,9 @@ BLUE, VERMILION = "#0072B2", "#D55E00"
 """Colours of observed cells, and of missing or imputed cells or of results that need attention."""
 PALE_BLUE = "#C6DDEC"
 """Colour of areas of observed cells, much lighter than vermilion in grey print."""
+COLOURS = (BLUE, VERMILION, "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "black")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
+"""Colours and markers of things that are compared; their numbers have no common factor."""
 REFERENCE = "0.4"
 """Colour of reference lines."""
 SHADE = "0.85"

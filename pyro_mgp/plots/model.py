@@ -304,6 +304,36 @@ def plot_tipping_points(scan: pd.DataFrame, ax: Axes | None = None) -> Axes:
     return ax
 
 
+def plot_energy_scores(scored: pd.DataFrame, ax: Axes | None = None) -> Axes:
+    """Plot the energy-I-scores of imputers, by column and of all columns, in standard deviations.
+
+    `scored` is a result of `energy_scores`. Lower is better; the imputers of the legend are in the order of
+    their scores of all columns, of which the best has discs.
+
+    Example:
+        >>> from matplotlib.figure import Figure
+        >>> rows = {"imputer": ["a", "b"] * 2, "column": ["x", "x", None, None], "score_sd": [0.5, 0.4] * 2}
+        >>> ax = plot_energy_scores(pd.DataFrame(rows), Figure().subplots())
+        >>> [text.get_text() for text in ax.get_legend().get_texts()]
+        ['b', 'a']
+    """
+    of_all = scored[scored["column"].isna()].sort_values("score_sd", kind="stable")
+    columns = [*dict.fromkeys(scored["column"].dropna()), None]
+    rows = {column: row for row, column in enumerate(columns)}
+    ax = style.axes_or_new(ax, 6.0, 1.4 + 0.3 * len(columns))
+    ax.hlines([*rows.values()], *scored["score_sd"].agg(["min", "max"]), color=SHADE, linewidth=0.8, zorder=0)
+    for k, name in enumerate(of_all["imputer"]):
+        own = scored[scored["imputer"] == name]
+        at = [rows[None if pd.isna(column) else column] for column in own["column"]]
+        look: dict[str, Any] = {"color": style.COLOURS[k % len(style.COLOURS)], "label": style.text(name)}
+        ax.plot(own["score_sd"], at, style.MARKERS[k % len(style.MARKERS)], **look)
+    style.name_ticks(ax, "y", [*rows.values()], [*columns[:-1], "all columns"])
+    ax.set_ylim(len(columns) - 0.4, -0.6)
+    ax.set_xlabel("energy-I-score in standard deviations (lower is better)")
+    style.legend_above(ax)
+    return style.tidy(ax)
+
+
 def plot_fmi(pooled: Pooled, ax: Axes | None = None) -> Axes:
     """Plot the fraction of missing information (fmi) and λ of each coefficient.
 

@@ -110,5 +110,6 @@ class Visits:
         started = (subjects.last >= 0)[:, None]
         carried = own.gather(2, last)
         increments = reference + (carried - reference.gather(2, last)).where(started, 0.0)
-        after = {"J2R": reference, "CR": reference, "CIR": increments, "LMCF": carried.expand_as(own)}
+        after: dict[Strategy, Tensor] = {"J2R": reference, "CR": reference, "CIR": increments}
+        after["LMCF"] = carried.expand_as(own)
         return subjects.choose(own, after).where(subjects.after, before)

@@ -28,6 +28,7 @@ from pyro_mgp.inference.training import History
 from pyro_mgp.plots import (
     plot_cells,
     plot_densities,
+    plot_energy_scores,
     plot_flux,
     plot_fmi,
     plot_loss,
@@ -92,6 +93,19 @@ def scan_of_both() -> pd.DataFrame:
     shifts = [(0.0, 0.0), (0.0, 2.0), (-1.0, 0.0), (-1.0, 2.0)]
     scanned = pd.DataFrame(shifts, columns=["delta_of_reference", "delta"])
     return scanned.assign(estimate=[-3.0, -1.0, -2.5, -0.5], tipped=[False, False, False, True])
+
+
+def scored() -> pd.DataFrame:
+    rows = {"imputer": ["a", "$b"] * 3, "column": ["x", "x", 7, 7, None, None]}
+    return pd.DataFrame(rows).assign(score_sd=[0.5, 0.4, np.nan, 0.7, 0.5, 0.45])
+
+
+def test_energy_scores_are_shown_by_column_with_the_best_imputer_first() -> None:
+    ax = plot_energy_scores(scored(), Figure().subplots())
+    best, other = ax.lines
+    assert (best.get_label(), other.get_label()) == (r"\$b", "a")
+    np.testing.assert_allclose(best.get_xydata(), [[0.4, 0], [0.7, 1], [0.45, 2]])
+    assert [each.get_text() for each in ax.get_yticklabels()] == ["x", "7", "all columns"]
 
 
 def test_a_scan_of_both_arms_hatches_pairs_of_shifts_that_tip() -> None:
@@ -193,6 +207,7 @@ ONE_PANEL: dict[str, Callable[..., Any]] = {
     "shares of many": lambda **ax: plot_variance_shares(shares(60), **ax),
     "fmi": lambda **ax: plot_fmi(pool([(1.2, 0.04), (1.5, 0.05)], names=["$x"]), **ax),
     "tipping point": lambda **ax: plot_tipping_point(scan(), **ax),
+    "energy": lambda **ax: plot_energy_scores(scored(), **ax),
     "tipping points": lambda **ax: plot_tipping_points(scan_of_both(), **ax),
 }
 for _label in hostile().columns[hostile().isna().any()].tolist():
@@ -221,7 +236,17 @@ def test_one_panel_is_drawn_on_the_axes_given_and_no_other(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["missingness", "patterns", "flux", "relevance", "shares", "fmi", "tipping point", "tipping points"],
+    [
+        "missingness",
+        "patterns",
+        "flux",
+        "relevance",
+        "shares",
+        "fmi",
+        "tipping point",
+        "tipping points",
+        "energy",
+    ],
 )
 def test_without_axes_one_figure_is_made(name: str) -> None:
     ax = ONE_PANEL[name]()
