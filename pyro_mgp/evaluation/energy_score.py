@@ -20,7 +20,7 @@ from sklearn.base import clone
 
 from pyro_mgp._support.messages import progress_bar
 from pyro_mgp.analysis import scores
-from pyro_mgp.data.cells import FAMILIES, as_stored, complete, natural_kind, numbers_of
+from pyro_mgp.data.cells import FAMILIES, as_stored, complete, label_of, natural_kind, numbers_of
 from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.rules import Rules
 from pyro_mgp.data.table import as_frame, missing
@@ -84,7 +84,8 @@ def energy_scores(
     if not imputers or m < 2:
         raise ValueError(f"expected at least one imputer and m of at least 2, got {len(imputers)} and m={m}")
     table, generator = as_frame(frame), np.random.default_rng(random_state)
-    holes, labels = missing(table), list(table.columns)
+    labels: list[Label] = list(table.columns)
+    holes = missing(table)
     columns = [label for label, own in zip(labels, holes.T, strict=True) if own.sum() >= _FEWEST]
     if not columns:
         raise ValueError(f"no column has {_FEWEST} missing cells or more, for which there is a score")
@@ -114,7 +115,7 @@ def _reversed(
 
     It has the column, missing in these rows, and the columns that are complete there.
     """
-    labels = list(table.columns)
+    labels: list[Label] = list(table.columns)
     j = labels.index(label)
     others, drawn = [k for k in range(len(labels)) if k != j], ~holes[:, j]
 
@@ -140,7 +141,7 @@ def _score(
     imputer: AnyImputer, rest: pd.DataFrame, truth: pd.Series[Any], m: int, seed: int, levels: set[Label]
 ) -> float:
     """Return the mean energy score of m draws of true cells; NaN if the imputer does not complete them."""
-    label = truth.name
+    label = label_of(truth.name)
     draws = draw(_restricted(imputer, [*rest.columns]), rest, m, seed, levels=levels).get(label)
     if draws is None:
         return np.nan
