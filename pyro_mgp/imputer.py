@@ -135,7 +135,8 @@ class MGPImputer(Parameters, OneToOneFeatureMixin, TransformerMixin, BaseEstimat
         """Fit the chain of Gaussian processes to a table with missing cells.
 
         Args:
-            X: DataFrame or two-dimensional array, N rows, at least two columns; NaN, None, pd.NA are missing.
+            X: DataFrame of pandas, Polars, PyArrow or DuckDB, or two-dimensional array; N rows, at least two
+                columns. NaN, None and NA are missing.
             y: Optional numeric target, `[N]`, complete or not. It becomes the last link, for `predict`.
             checkpoint: File that keeps the training's progress, about every ten seconds. After a crash the
                 same call resumes from it, with the same result; it is removed at the end. Needs an integer
@@ -147,7 +148,8 @@ class MGPImputer(Parameters, OneToOneFeatureMixin, TransformerMixin, BaseEstimat
             OSError: The checkpoint cannot be written.
         """
         model, settings = fit_frame(self, check_settings(self), X, y, checkpoint)
-        return self._adopt(model, settings, model.encoder.columns if isinstance(X, pd.DataFrame) else [])
+        named = isinstance(X, pd.DataFrame) or (model.own is not None and model.own.kind is not None)
+        return self._adopt(model, settings, model.encoder.columns if named else [])
 
     def fit_parquet(
         self,
@@ -204,23 +206,24 @@ class MGPImputer(Parameters, OneToOneFeatureMixin, TransformerMixin, BaseEstimat
         order = [codec.columns[group].name for group in dict.fromkeys(codec.groups[linked].tolist())]
         return copy.set_params(inputs="earlier", order=order)
 
-    def fit_transform(self, X: pd.DataFrame | ArrayLike, y: object = None) -> pd.DataFrame | NDArray[Any]:
+    def fit_transform(self, X: pd.DataFrame | ArrayLike, y: object = None) -> Any:
         """Fit to a table and complete it; `y`, which pipelines pass to every step, is ignored."""
         return self.fit(X).transform(X)
 
-    def transform(self, X: pd.DataFrame | ArrayLike) -> pd.DataFrame | NDArray[Any]:
+    def transform(self, X: pd.DataFrame | ArrayLike) -> Any:
         """Return one completed table: missing cells at their posterior mean, discrete ones at their mode.
 
         `X` has the columns of the fitted table, and any rows. Categories, booleans and integers of two values
-        are discrete. The table, a DataFrame or an array as `X`, suits prediction; analyses with standard
-        errors need the draws of `impute`.
+        are discrete. The table, of the kind of `X`, suits prediction; analyses with standard errors need
+        the draws of `impute`.
 
         Raises:
             ValueError, TypeError: The table does not fit the fitted one; the message says where.
         """
         check_is_fitted(self, "model_")
         completed = drawing.completed(self.model_, X, add_indicator=self.add_indicator)
-        return completed if isinstance(X, pd.DataFrame) else completed.to_numpy()
+        is_array = isinstance(completed, pd.DataFrame) and not isinstance(X, pd.DataFrame)
+        return completed.to_numpy() if is_array else completed
 
     def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[Any]:
         """Return the names of the columns that `transform` gives, missing indicators included."""

@@ -21,6 +21,7 @@ from pyro_mgp.data.column_spec import ColumnSpec, Kind, Label, Specs
 from pyro_mgp.data.encoded_table import EncodedTable, Identity, no_limits, row_keys
 from pyro_mgp.data.groups import WithinGroups
 from pyro_mgp.data.limits import Limits, holds_limits
+from pyro_mgp.data.native_tables import TableKind, read_native
 from pyro_mgp.data.parquet_table import ParquetTable
 
 # Smallest share of cells at a bound that leads to a warning.
@@ -32,13 +33,26 @@ class TableWarning(UserWarning):
 
 
 def as_frame(X: object) -> pd.DataFrame:
-    """Return a table as a DataFrame; TypeError or ValueError if it cannot be converted.
+    """Return a table as a DataFrame; see `read_table`."""
+    return read_table(X)[0]
+
+
+def read_table(X: object) -> tuple[pd.DataFrame, TableKind | None]:
+    """Return a table as a DataFrame, and its kind if it is one of another library.
 
     A two-dimensional array, or a list of equally long rows, becomes a DataFrame with columns `"x0"`, `"x1"`,
-    ... Tables of Polars, PyArrow and others are converted by their method `to_pandas`.
+    ...; of kinds that narwhals does not know, the method `to_pandas` is called. TypeError or ValueError if
+    that cannot be done.
     """
     if isinstance(X, pd.DataFrame):
-        return X
+        return X, None
+    if (found := read_native(X)) is not None:
+        return found
+    return _converted(X), None
+
+
+def _converted(X: object) -> pd.DataFrame:
+    """Return an array, rows or an object with the method `to_pandas` as a DataFrame."""
     if (isinstance(X, np.ndarray) and X.ndim == 2) or _is_list_of_rows(X):
         if isinstance(X, np.ndarray) and X.dtype.kind == "c":
             raise ValueError("Complex data not supported: split columns into real and imaginary parts.")
@@ -54,8 +68,8 @@ def as_frame(X: object) -> pd.DataFrame:
     came = f"an array of shape {X.shape}" if isinstance(X, np.ndarray) else f"{type(X).__name__}"
     error = ValueError if isinstance(X, np.ndarray) else TypeError
     raise error(
-        f"Expected a table: a pandas DataFrame, a two-dimensional array, or a list of equally long rows; "
-        f"got {came}. Reshape your data, or wrap it as pandas.DataFrame(...)."
+        f"Expected a table: of pandas, Polars, PyArrow or DuckDB, a two-dimensional array, or a list of "
+        f"equally long rows; got {came}. Reshape your data, or wrap it as pandas.DataFrame(...)."
     )
 
 

@@ -28,9 +28,10 @@ from pyro_mgp.data.encoded_table import (
     without_ids,
 )
 from pyro_mgp.data.limits import Limits
+from pyro_mgp.data.native_tables import TableKind
 from pyro_mgp.data.parquet_table import ParquetTable
 from pyro_mgp.data.rules import Rules
-from pyro_mgp.data.table import TableCodec, as_frame, check_same_columns, missing
+from pyro_mgp.data.table import TableCodec, check_same_columns, missing, read_table
 from pyro_mgp.storage.scratch import Scratch, pieces
 
 # Disk space of a fit: values, initial fill, and masks of observed, held-out and training cells.
@@ -50,11 +51,14 @@ class InputTable:
     """Limits of missing cells in their own units, by column."""
     has_new_effects: NDArray[np.bool_] | None = None
     """Rows of groups, or visits, that were not in the table of the fit, Bool `[N]`; None without any."""
+    kind: TableKind | None = None
+    """Kind of the table, if it is one of another library."""
 
     def __getitem__(self, rows: slice) -> InputTable:
         limits = {label: own[rows] for label, own in self.limits.items()}
         new = None if self.has_new_effects is None else self.has_new_effects[rows]
-        return InputTable(self.frame.iloc[rows], self.modelled.iloc[rows], self.encoded[rows], limits, new)
+        tables = self.frame.iloc[rows], self.modelled.iloc[rows], self.encoded[rows]
+        return InputTable(*tables, limits, new, self.kind)
 
     @functools.cached_property
     def holes(self) -> NDArray[np.bool_]:
@@ -91,7 +95,7 @@ class TableEncoder:
 
     def encode(self, X: pd.DataFrame | ArrayLike, row_ids: RowIds = None) -> InputTable:
         """Check and encode a table with the columns of the fitted one; its target is missing."""
-        frame = as_frame(X)
+        frame, kind = read_table(X)
         own, identity = without_ids(frame, row_ids, self.columns)
         check_same_columns(own, self.columns)
         modelled = self.rules.modelled(own)
@@ -99,7 +103,7 @@ class TableEncoder:
         encoded = self.codec.encode(modelled, identity, limits)
         if self.target is not None:
             encoded = encoded.append_column(np.full(len(frame), np.nan))
-        return InputTable(frame, modelled, encoded, limits)
+        return InputTable(frame, modelled, encoded, limits, kind=kind)
 
     def identify(self, X: pd.DataFrame) -> tuple[NDArray[np.intp], NDArray[np.uint64], NDArray[np.uint64]]:
         """Return the positions of the incomplete rows, hashes of their cells, and hashes of their labels."""

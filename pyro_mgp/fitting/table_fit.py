@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import numbers
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from pyro_mgp.data.codecs.kinds import GroupCodec, NumberCodec
 from pyro_mgp.data.column_spec import Kind, Label
 from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.data.parquet_table import ParquetTable
-from pyro_mgp.data.table import TableCodec, as_frame
+from pyro_mgp.data.table import TableCodec, read_table
 from pyro_mgp.data.table_encoder import TableEncoder, encode_columns, fit_target
 from pyro_mgp.fitting.chain_fit import TrainingTable, check_memory, fit_chain
 from pyro_mgp.fitting.plan_search import GivenTable, PlanSearch, completions, few_chains
@@ -85,7 +86,7 @@ def fit_frame(
     checkpoint: CheckpointLike,
 ) -> tuple[FittedModel, Settings]:
     """Fit a model to a table in memory; see `MGPImputer.fit`."""
-    kept, frame = _checkpoint(parameters, checkpoint), as_frame(X)
+    kept, (frame, kind) = _checkpoint(parameters, checkpoint), read_table(X)
     rules = parameters.rules(frame.columns.tolist()).learn(frame)
     modelled, specs = rules.modelled(frame), rules.modelled_specs
     limits = rules.limits(frame)
@@ -124,6 +125,8 @@ def fit_frame(
             )
         model = model.with_drawn_lengthscales(progress=parameters.progress)
     discard_own(kept, checkpoint)
+    if kind is not None:
+        model = replace(model, own=replace(model.own_table(), kind=kind))
     return model, settings
 
 

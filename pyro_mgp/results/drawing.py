@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 from numpy.typing import ArrayLike
@@ -78,7 +79,7 @@ def draw(
     cells, partial = model.observed_cells(given, sampler), model.encoder.rules.may_stay_missing
     discard_own(kept, checkpoint)
     observed_cells = cells if isinstance(wanted, range) else None
-    return Imputations(given.frame, draws, n, partial, observed_cells, mixing(given, cells))
+    return Imputations(given.frame, draws, n, partial, observed_cells, mixing(given, cells), given.kind)
 
 
 def draw_to_parquet(
@@ -111,19 +112,27 @@ def draw_to_parquet(
     return write_chunks(path, map(impute_chunk, watched), given.frame, m, overwrite=overwrite)
 
 
-def completed(model: FittedModel, X: pd.DataFrame | ArrayLike, *, add_indicator: bool) -> pd.DataFrame:
-    """Return a table with its missing cells at their posterior mean, discrete ones at their mode."""
+def completed(model: FittedModel, X: pd.DataFrame | ArrayLike, *, add_indicator: bool) -> Any:
+    """Return a table with its missing cells at their posterior mean, discrete ones at their mode.
+
+    It is of the kind of `X`, but a DataFrame for an array.
+    """
     given = model.encode(X)
     uncertain = model.is_sequential or model.chain.n_rows <= FEW_ROWS
     n_paths = _MANY_POINT_PATHS if uncertain else _POINT_PATHS
     point = model.sampler().means(given.encoded[given.incomplete], range(n_paths))
     cells = model.encoder.decode(given, [(slice(0, len(point)), point[None])], 1, {})
     table = complete(given.frame, {label: values[0] for label, values in cells.items()})
-    if not add_indicator:
-        return table
+    if add_indicator:
+        table = table.join(_indicators(model, given.frame))
+    return table if given.kind is None else given.kind.of(table)
+
+
+def _indicators(model: FittedModel, frame: pd.DataFrame) -> pd.DataFrame:
+    """Return whether cells are missing in a table, for the columns that were incomplete at fit."""
     positions, columns = model.encoder.incomplete, model.encoder.columns
-    names = [f"{INDICATOR}{columns[i]}" for i in positions]  # of the columns that were incomplete at fit
-    return table.join(pd.DataFrame(missing(given.frame)[:, positions], table.index, names))
+    names = [f"{INDICATOR}{columns[i]}" for i in positions]
+    return pd.DataFrame(missing(frame)[:, positions], frame.index, names)
 
 
 def predict_target(model: FittedModel, X: pd.DataFrame | ArrayLike, level: float) -> pd.DataFrame:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import operator
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, SupportsIndex, get_args
 
@@ -25,6 +26,7 @@ from pyro_mgp.analysis.quantities import PooledQuantities, Quantity
 from pyro_mgp.analysis.regression import Family, Model, Regression
 from pyro_mgp.data.cells import complete, holes_of, numbers_of
 from pyro_mgp.data.column_spec import Label
+from pyro_mgp.data.native_tables import TableKind
 from pyro_mgp.data.table import missing
 from pyro_mgp.results.mixing import Mixing
 from pyro_mgp.results.table_files import table_names, write_table
@@ -49,7 +51,7 @@ _DTYPES |= {"M": _TIMES[0], "m": _TIMES[1]}
 class Imputations:
     """Sequence of m completed tables, which differ in the draws of the missing cells.
 
-    Each has the index, columns, dtypes and observed cells of the original table.
+    Each has the index, columns, dtypes and observed cells of the original table, and is of the same library.
 
     Raises:
         TypeError: If `m` is not an integer.
@@ -82,6 +84,8 @@ class Imputations:
     """Predictive distributions of the observed cells, for `to_arviz`; neither compared, saved nor copied."""
     mixing: Mixing | None = None
     """How well the chains mixed from which the draws come; None without chains. It is not compared."""
+    kind: TableKind | None = None
+    """Kind of the tables that indexing returns, None for DataFrames; neither compared nor saved."""
 
     def __post_init__(self) -> None:
         m, frame = at_least("m, the number of imputations,", self.m, 1), self.frame.copy()
@@ -93,15 +97,27 @@ class Imputations:
     def __len__(self) -> int:
         return self.m
 
-    def __getitem__(self, j: SupportsIndex) -> pd.DataFrame:
-        """Return completed table j, counted from 0, or from the end if negative."""
+    def __getitem__(self, j: SupportsIndex) -> Any:
+        """Return completed table j, counted from 0, or from the end if negative.
+
+        It is a DataFrame, or of the kind of the table that was imputed: Polars, PyArrow or DuckDB.
+        """
         position = operator.index(j)
         if not -self.m <= position < self.m:
             raise IndexError(f"there is no imputation {position}: they are numbered from 0 to {self.m - 1}")
-        return complete(self.frame, {label: draws[position] for label, draws in self.values.items()})
+        table = complete(self.frame, {label: draws[position] for label, draws in self.values.items()})
+        return table if self.kind is None else self.kind.of(table)
 
-    def __iter__(self) -> Iterator[pd.DataFrame]:
+    def __iter__(self) -> Iterator[Any]:
         return (self[j] for j in range(self.m))
+
+    def in_pandas(self) -> Imputations:
+        """Return the same imputations, whose completed tables are DataFrames of pandas."""
+        if self.kind is None:
+            return self
+        other = copy.copy(self)
+        object.__setattr__(other, "kind", replace(self.kind, backend="pandas"))
+        return other
 
     def __eq__(self, other: object) -> bool:
         """Return whether two objects hold equal tables (by `DataFrame.equals`) and equal draws."""
@@ -219,7 +235,7 @@ class Imputations:
         """
         chosen = model or ("ols" if family is None else "glm")
         options = family or "gaussian", weights, cluster, event, random, quantile
-        return PooledRegression.of(Regression(formula, chosen, *options), self, level)
+        return PooledRegression.of(Regression(formula, chosen, *options), self.in_pandas(), level)
 
     def estimate(self, quantity: Quantity, *, level: float = 0.95) -> PooledQuantities:
         """Estimate a quantity of `analysis.quantities` from every completed table, and pool it.
@@ -234,7 +250,7 @@ class Imputations:
                  estimate     low    high      df    riv lambda    fmi
             x, y   0.9929  0.9815  0.9973  2917.8  0.019  0.019  0.019
         """
-        return PooledQuantities.of(quantity, self, level)
+        return PooledQuantities.of(quantity, self.in_pandas(), level)
 
     def mix(
         self,
@@ -290,7 +306,7 @@ class Imputations:
         if taken := [label for label in (".imp", ".id") if label in self.frame]:
             raise ValueError(f"the table has a column {taken[0]!r}, which mice reserves: rename it")
         parts = []
-        for number, table in enumerate([self.frame, *self]):
+        for number, table in enumerate([self.frame, *self.in_pandas()]):
             numbers = {".imp": number, ".id": np.arange(1, len(table) + 1)}
             parts.append(pd.concat([pd.DataFrame(numbers, table.index), table], axis=1))
         return pd.concat(parts, ignore_index=True)
@@ -380,9 +396,36 @@ class Imputations:
         target.mkdir(parents=True, exist_ok=True)
         paths = [target / name for name in table_names(self.m, suffix)]
         with contextlib.ExitStack() as files:
-            for path, table in zip(paths, self, strict=True):
+            for path, table in zip(paths, self.in_pandas(), strict=True):
                 write_table(files.enter_context(atomic_file(path)), table, suffix)
         return paths
+
+    def write_dataset(self, path: str | os.PathLike[str]) -> None:
+        """Write the m completed tables as one Parquet dataset, in the folders `imputation=1`, ...
+
+        Readers of such datasets, as `pandas.read_parquet`, `polars.scan_parquet(path, hive_partitioning=True)`
+        or DuckDB, add the number of the imputation as a column. The folder is made whole or not at all.
+
+        Raises:
+            ValueError: If `path` exists, the table has a column "imputation", or cannot be stored.
+
+        Example:
+            >>> import tempfile
+            >>> draws = Imputations(pd.DataFrame({"x": [1.0, np.nan]}), {"x": [[0.5], [1.5]]}, m=2)
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     draws.write_dataset(f"{folder}/draws")
+            ...     pd.read_parquet(f"{folder}/draws").groupby("imputation", observed=True)[
+            ...         "x"
+            ...     ].sum().tolist()
+            [1.5, 2.5]
+        """
+        if "imputation" in self.frame:
+            raise ValueError("the table has a column 'imputation', which is that of the dataset: rename it")
+        with atomic_folder(path) as folder:
+            for number, table in enumerate(self.in_pandas(), start=1):
+                part = folder / f"imputation={number}"
+                part.mkdir()
+                write_table(part / "table.parquet", table, "parquet")
 
 
 def _checked(
