@@ -6,14 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyro_mgp._support.processes import data_parallel as data_parallel
+    from pyro_mgp.analysis.bootstrap import bootstrap_then_impute as bootstrap_then_impute
+    from pyro_mgp.analysis.bootstrap import bootstrapped as bootstrapped
     from pyro_mgp.analysis.dropout import AfterDropout as AfterDropout
     from pyro_mgp.analysis.dropout import tipping_points as tipping_points
     from pyro_mgp.analysis.joint_tests import likelihood_ratio_test as likelihood_ratio_test
     from pyro_mgp.analysis.joint_tests import pool_chi2 as pool_chi2
     from pyro_mgp.analysis.joint_tests import pool_likelihoods as pool_likelihoods
     from pyro_mgp.analysis.pooling import pool as pool
+    from pyro_mgp.analysis.pooling import pool_synthetic as pool_synthetic
     from pyro_mgp.analysis.posterior_mixture import mix as mix
     from pyro_mgp.analysis.sensitivity import tipping_point as tipping_point
+    from pyro_mgp.analysis.value_of_measuring import value_of_measuring as value_of_measuring
     from pyro_mgp.data.column_spec import ColumnSpec as ColumnSpec
     from pyro_mgp.data.limits import split_limits as split_limits
     from pyro_mgp.evaluation.diagnostics import calibrate as calibrate
@@ -38,6 +42,8 @@ _HOME = {
     "Imputations": "pyro_mgp.results.imputations",
     "MGPImputer": "pyro_mgp.imputer",
     "ampute": "pyro_mgp.evaluation.missingness",
+    "bootstrap_then_impute": "pyro_mgp.analysis.bootstrap",
+    "bootstrapped": "pyro_mgp.analysis.bootstrap",
     "calibrate": "pyro_mgp.evaluation.diagnostics",
     "compare": "pyro_mgp.evaluation.diagnostics",
     "data_parallel": "pyro_mgp._support.processes",
@@ -50,10 +56,12 @@ _HOME = {
     "pool": "pyro_mgp.analysis.pooling",
     "pool_chi2": "pyro_mgp.analysis.joint_tests",
     "pool_likelihoods": "pyro_mgp.analysis.joint_tests",
+    "pool_synthetic": "pyro_mgp.analysis.pooling",
     "split_limits": "pyro_mgp.data.limits",
     "tipping_point": "pyro_mgp.analysis.sensitivity",
     "tipping_points": "pyro_mgp.analysis.dropout",
     "to_arviz": "pyro_mgp.results.arviz_export",
+    "value_of_measuring": "pyro_mgp.analysis.value_of_measuring",
 }
 
 if not TYPE_CHECKING:  # type checkers read the imports above, and find misspelt names

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -19,6 +19,7 @@ from pyro_mgp import saving
 from pyro_mgp._support.checks import RandomState
 from pyro_mgp._support.messages import FitWarning as FitWarning
 from pyro_mgp.analysis.dropout import AfterDropout
+from pyro_mgp.analysis.value_of_measuring import By, value_of_measuring
 from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.encoded_table import RowIds
 from pyro_mgp.data.parquet_table import ParquetTable, Paths
@@ -316,6 +317,66 @@ class MGPImputer(Parameters, OneToOneFeatureMixin, TransformerMixin, BaseEstimat
             self.model_, given, sampler, path, m, batch_size,
             after_dropout=after_dropout, overwrite=overwrite, progress=self.progress,
         )  # fmt: skip
+
+    def synthesise(self, n: int, m: int = 50, *, random_state: RandomState = None) -> list[Any]:
+        """Draw m synthetic tables of n rows from the joint density of all columns.
+
+        Each table draws its functions anew, given the fitted table, and then its rows, column by column. Pool
+        analyses of them by `pool_synthetic`, since Rubin's rules do not hold. Columns that are not modelled,
+        such as identifiers, are left out.
+
+        Synthetic rows belong to nobody, but that is no guarantee of privacy: rare levels, extreme numbers and
+        values of a discrete support are drawn as they were observed, a model of a small table may follow
+        single rows, and there is no bound, such as differential privacy has, on what tables tell of a person.
+
+        Args:
+            n: Number of rows of each table.
+            m: Number of tables.
+            random_state: Seed of other draws than those of the imputer's own seed.
+
+        Returns:
+            The tables, with the columns, dtypes and kind of the fitted one, and rows numbered from 0.
+
+        Raises:
+            ValueError: If some column has no link, as without `columns="all"`, links see all other columns,
+                or the imputer was loaded or fitted to files.
+
+        Example:
+            >>> frame = pd.DataFrame({"x": np.arange(30.0), "y": np.arange(30) % 3 == 0})
+            >>> imputer = MGPImputer(columns="all", inputs="earlier", random_state=0, max_steps=5).fit(frame)
+            >>> tables = imputer.synthesise(4, m=2)
+            >>> [table.shape for table in tables], tables[0].dtypes.astype(str).tolist()
+            ([(4, 2), (4, 2)], ['float64', 'bool'])
+        """
+        check_is_fitted(self, "model_")
+        return drawing.synthetic(self.model_, n, m, random_state)
+
+    def value_of(
+        self,
+        X: pd.DataFrame | ArrayLike | None,
+        target: Label | Callable[[pd.DataFrame], float],
+        *,
+        by: By = "cell",
+        budget: int | None = None,
+        m: int = 1000,
+        random_state: RandomState = None,
+    ) -> pd.DataFrame:
+        """Rank missing cells by what measuring them would tell of an estimate or of a column.
+
+        `X`, `m` and `random_state` are those of `impute`, the other arguments, result and errors those of
+        `analysis.value_of_measuring`.
+
+        Example:
+            >>> x = np.random.default_rng(0).normal(size=(60, 3)) @ [[1, 1, 0], [0, 1, 1], [0, 0, 1]]
+            >>> frame = pd.DataFrame(x, columns=["a", "b", "c"])
+            >>> frame.loc[50:] = np.nan
+            >>> frame.loc[50:, "a"] = 1.0
+            >>> imputer = MGPImputer(random_state=0, max_steps=5).fit(frame)
+            >>> imputer.value_of(None, "c", by="column")["column"].tolist()
+            ['b']
+        """
+        draws = self.impute(X, m, random_state=random_state)
+        return value_of_measuring(draws, target, by=by, budget=budget)
 
     def predict(self, X: pd.DataFrame | ArrayLike, level: float = 0.95) -> pd.DataFrame:
         """Predict the target of `fit(X, y)`, averaged over the missing cells of `X`.

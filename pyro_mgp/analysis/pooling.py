@@ -252,20 +252,10 @@ def pool(
               estimate      se   df    low   high      p    riv lambda    fmi efficiency
         slope      1.2  0.4062  3.8  0.046  2.354  0.045  2.667  0.727  0.808      0.788
     """
-    answers = [_read(fit) for fit in fits]
-    if not answers:
-        raise ValueError("expected fits of at least two imputations, got none")
-    labels, estimates, variances, df_of_fits = zip(*answers, strict=True)
-    if other := [each for each in labels if each != labels[0]]:
-        different = f"{labels[0]} and {other[0]}; is a level of a category absent from some tables?"
-        raise ValueError(f"the fits have different estimates: {different}")
-    if len(shapes := {each.shape for each in variances}) > 1:
-        raise ValueError(f"expected variances of one shape from all fits, got {sorted(shapes)}")
+    answers = _answers(fits, names)
+    Q, U, m = answers.estimates, answers.variances, len(answers.estimates)
     if df_complete is None:
-        df_complete = min((df for df in df_of_fits if df is not None), default=None)
-    names = list(labels[0] if names is None else names)
-    Q, U, covariances = _checked(np.stack(estimates), np.stack(variances), names)
-    m = len(Q)
+        df_complete = answers.df_complete
     check_level(level)
     if df_complete is not None and not df_complete > 0:
         raise ValueError(f"df_complete must be positive, got {df_complete}")
@@ -284,7 +274,86 @@ def pool(
         **of_missing,
         "efficiency": 1 / (1 + of_missing["fmi"] / m),
     }
-    return Pooled(pd.DataFrame(columns, pd.Index(names)), m, level, Q, U, covariances, df_complete)
+    table = pd.DataFrame(columns, pd.Index(answers.names))
+    return Pooled(table, m, level, Q, U, answers.covariances, df_complete)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PooledSynthetic(ShownAsTable):
+    """Pooled estimates of synthetic tables: `estimate`, `se`, `df`, `low`, `high` and `p`."""
+
+    verb = "Pooled"
+
+
+def pool_synthetic(
+    fits: Sequence[Fit], *, level: float = 0.95, names: Sequence[Any] | None = None
+) -> PooledSynthetic:
+    """Pool an analysis of m synthetic tables.
+
+    An estimate from a synthetic table varies around that of the fitted one, by the drawn functions as much as
+    this varies around the truth, V, and by its own rows, Ū. With B = V + Ū on average, the mean of the
+    estimates has the variance
+
+        V + B/m = (1 + 1/m) B - Ū,  with (m - 1) (1 - mŪ / ((m + 1) B))² degrees of freedom
+
+    (Raghunathan, Reiter and Rubin, Journal of Official Statistics 19:1-16, 2003). Of a fitted table without
+    missing cells, and synthetic ones of as many rows, V = Ū, and
+
+        Ū + B/m,  with (m - 1) (1 + mŪ/B)² degrees of freedom
+
+    (Reiter, Survey Methodology 29:181-188, 2003) is more precise; of one with missing cells it is too small.
+    The larger of both is taken: in theory, 95 % intervals of 20 tables contain the truth in 95.5 to 97 % of
+    cases, of 50 tables in 95 to 96.5 %. With fewer rows than the fitted table they contain it more often.
+
+    Arguments and errors are those of `pool`.
+
+    Example:
+        >>> pool_synthetic([(1.2, 0.04), (1.5, 0.05), (0.9, 0.045)], names=["slope"])
+        Pooled over 3 imputations, 95% intervals
+              estimate     se   df    low   high     p
+        slope      1.2 0.2739 12.5 0.6058  1.794 0.001
+    """
+    answers = _answers(fits, names)
+    Q, m = answers.estimates, len(answers.estimates)
+    check_level(level)
+    within, between, estimate = answers.variances.mean(0), Q.var(0, ddof=1), Q.mean(0)
+    of_functions, least = (1 + 1 / m) * between - within, within + between / m
+    with np.errstate(divide="ignore"):
+        share = m * within / between
+    df = (m - 1) * np.where(of_functions > least, 1 - share / (m + 1), 1 + share) ** 2
+    se = np.sqrt(np.maximum(of_functions, least))
+    reach = stats.t.ppf((1 + level) / 2, df) * se
+    columns = {"estimate": estimate, "se": se, "df": df, "low": estimate - reach, "high": estimate + reach}
+    columns["p"] = 2 * stats.t.sf(np.abs(estimate) / se, df)
+    return PooledSynthetic(pd.DataFrame(columns, pd.Index(answers.names)), m, level)
+
+
+@dataclass(frozen=True)
+class _Answers:
+    """Estimates of m fits, `[m, K]`, with their names, variances, covariances and degrees of freedom."""
+
+    names: list[Any]
+    estimates: Numbers
+    variances: Numbers
+    covariances: Numbers | None
+    df_complete: float | None
+
+
+def _answers(fits: Sequence[Fit], given: Sequence[Any] | None) -> _Answers:
+    """Read and check the fits of m tables; for errors see `pool`."""
+    answers = [_read(fit) for fit in fits]
+    if not answers:
+        raise ValueError("expected fits of at least two imputations, got none")
+    labels, estimates, variances, df_of_fits = zip(*answers, strict=True)
+    if other := [each for each in labels if each != labels[0]]:
+        different = f"{labels[0]} and {other[0]}; is a level of a category absent from some tables?"
+        raise ValueError(f"the fits have different estimates: {different}")
+    if len(shapes := {each.shape for each in variances}) > 1:
+        raise ValueError(f"expected variances of one shape from all fits, got {sorted(shapes)}")
+    df_complete = min((df for df in df_of_fits if df is not None), default=None)
+    names = list(labels[0] if given is None else given)
+    Q, U, covariances = _checked(np.stack(estimates), np.stack(variances), names)
+    return _Answers(names, Q, U, covariances, df_complete)
 
 
 def missing_information(

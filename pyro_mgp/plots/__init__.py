@@ -24,6 +24,7 @@ from pyro_mgp.plots.model import plot_pit as plot_pit
 from pyro_mgp.plots.model import plot_relevance as plot_relevance
 from pyro_mgp.plots.model import plot_tipping_point as plot_tipping_point
 from pyro_mgp.plots.model import plot_tipping_points as plot_tipping_points
+from pyro_mgp.plots.model import plot_value_of as plot_value_of
 from pyro_mgp.plots.model import plot_variance_shares as plot_variance_shares
 
 if not TYPE_CHECKING:  # the functions, without the modules

@@ -12,6 +12,7 @@ from matplotlib.figure import FigureBase
 from numpy.typing import NDArray
 from scipy import stats
 
+from pyro_mgp._support.checks import at_least
 from pyro_mgp._support.messages import listing
 from pyro_mgp.analysis.pooling import Pooled
 from pyro_mgp.data.column_spec import Label
@@ -302,6 +303,37 @@ def plot_tipping_points(scan: pd.DataFrame, ax: Axes | None = None) -> Axes:
     ax.set_ylabel("shift of the reference arm's cells")
     ax.set_title("pooled estimate; hatched: changed conclusion", fontsize="medium")
     return ax
+
+
+def plot_value_of(ranked: pd.DataFrame, n: int = 20, ax: Axes | None = None) -> Axes:
+    """Plot what the first n measurements are expected to remove of a variance, the best on top.
+
+    `ranked` is a result of `MGPImputer.value_of` or `value_of_measuring`.
+
+    Example:
+        >>> from matplotlib.figure import Figure
+        >>> ranked = pd.DataFrame({"row": [7, 3], "column": "x", "removed": [0.6, 0.1]})
+        >>> ax = plot_value_of(ranked, ax=Figure().subplots())
+        >>> [tick.get_text() for tick in ax.get_yticklabels()]
+        ['row 7, x', 'row 3, x']
+    """
+    shown = ranked.head(at_least("n", n, 1))
+    names = [
+        ", ".join(
+            f"row {row[part]}" if part == "row" else str(row[part])
+            for part in ("row", "column")
+            if part in row
+        )
+        for row in shown.to_dict("records")
+    ]
+    ax = style.axes_or_new(ax, 6.0, 1.2 + 0.28 * len(shown))
+    ax.barh(np.arange(len(shown)), 100 * shown["removed"], color=BLUE, height=0.7)
+    style.name_ticks(ax, "y", np.arange(len(shown)), names)
+    ax.set_ylim(len(shown) - 0.4, -0.6)
+    ax.set_xlabel("expected to be removed, % of the variance")
+    if len(ranked) > len(shown):
+        ax.set_title(f"the first {len(shown)} of {len(ranked)}", fontsize="small", color=REFERENCE)
+    return style.tidy(ax)
 
 
 def plot_energy_scores(scored: pd.DataFrame, ax: Axes | None = None) -> Axes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from pyro_mgp._support import memory
 from pyro_mgp._support.checks import RandomState, at_least, numbers_of, seed_of
-from pyro_mgp._support.messages import progress_bar
+from pyro_mgp._support.messages import listing, progress_bar
 from pyro_mgp._support.tiles import TILE
 from pyro_mgp.analysis.dropout import AfterDropout
 from pyro_mgp.analysis.pooling import check_level
@@ -21,7 +22,7 @@ from pyro_mgp.analysis.sensitivity import shifts
 from pyro_mgp.data.cells import complete
 from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.encoded_table import RowIds
-from pyro_mgp.data.table import missing
+from pyro_mgp.data.table import TableWarning, missing
 from pyro_mgp.data.table_encoder import InputTable
 from pyro_mgp.results.imputations import Imputations
 from pyro_mgp.results.mixing import mixing
@@ -110,6 +111,32 @@ def draw_to_parquet(
     starts = range(0, len(given.frame), batch_size)
     watched = progress_bar(starts, progress, desc="imputing", unit="batches")
     return write_chunks(path, map(impute_chunk, watched), given.frame, m, overwrite=overwrite)
+
+
+def synthetic(model: FittedModel, n: int, m: int, random_state: RandomState) -> list[Any]:
+    """Return m tables of n rows that are drawn from the joint density of all columns."""
+    at_least("n, the number of rows,", n, 1)
+    at_least("m, the number of tables,", m, 1)
+    own, codec = model.own_table(), model.encoder.codec
+    modelled = own.frame.drop(columns=list(model.encoder.rules.not_modelled))
+    linked = {codec.groups[spec.column] for spec in model.link_specs if spec.column < codec.n_encoded}
+    without = [column.name for i, column in enumerate(codec.columns) if column.width and i not in linked]
+    if without or not model.is_sequential or not model.link_specs:
+        why = f"columns {listing(without)} have no link" if without else "links see all other columns"
+        advice = "fit with columns='all', inputs='earlier', and without groups or survival"
+        raise ValueError(f"synthetic rows need a joint density of all columns, but {why}: {advice}")
+    empty = modelled.iloc[:0].reindex(pd.RangeIndex(n)).reindex(columns=own.frame.columns)
+    seed = None if random_state is None else seed_of(random_state)
+    with warnings.catch_warnings():  # of rows that are entirely missing
+        warnings.simplefilter("ignore", TableWarning)
+        given = model.encode(empty)
+    batches = model.sampler(seed).draws(given.encoded[given.incomplete], range(m))
+    cells = model.encoder.decode(given, batches, m, model.supported_columns())
+    tables = [
+        complete(empty[modelled.columns], {label: each[j] for label, each in cells.items()}) for j in range(m)
+    ]
+    tables = [table.astype(modelled.dtypes.to_dict()) for table in tables]
+    return tables if own.kind is None else [own.kind.of(table) for table in tables]
 
 
 def completed(model: FittedModel, X: pd.DataFrame | ArrayLike, *, add_indicator: bool) -> Any:

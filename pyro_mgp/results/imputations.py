@@ -403,8 +403,9 @@ class Imputations:
     def write_dataset(self, path: str | os.PathLike[str]) -> None:
         """Write the m completed tables as one Parquet dataset, in the folders `imputation=1`, ...
 
-        Readers of such datasets, as `pandas.read_parquet`, `polars.scan_parquet(path, hive_partitioning=True)`
-        or DuckDB, add the number of the imputation as a column. The folder is made whole or not at all.
+        Readers of such datasets, as `pandas.read_parquet`, DuckDB or
+        `polars.scan_parquet(path, hive_partitioning=True)`, add a column with the number of the imputation.
+        The folder is made whole or not at all.
 
         Raises:
             ValueError: If `path` exists, the table has a column "imputation", or cannot be stored.

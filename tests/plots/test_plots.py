@@ -39,6 +39,7 @@ from pyro_mgp.plots import (
     plot_strips,
     plot_tipping_point,
     plot_tipping_points,
+    plot_value_of,
     plot_variance_shares,
 )
 from pyro_mgp.plots._columns import plotted
@@ -106,6 +107,19 @@ def test_energy_scores_are_shown_by_column_with_the_best_imputer_first() -> None
     assert (best.get_label(), other.get_label()) == (r"\$b", "a")
     np.testing.assert_allclose(best.get_xydata(), [[0.4, 0], [0.7, 1], [0.45, 2]])
     assert [each.get_text() for each in ax.get_yticklabels()] == ["x", "7", "all columns"]
+
+
+def values_of() -> pd.DataFrame:
+    return pd.DataFrame({"row": [("a", 1), 3], "column": ["$x", 7], "removed": [0.5, 0.25]})
+
+
+def test_measurements_are_bars_with_the_best_on_top() -> None:
+    ax = plot_value_of(values_of(), ax=Figure().subplots())
+    assert [bar.get_width() for bar in ax.patches] == [50, 25]
+    assert [each.get_text() for each in ax.get_yticklabels()] == [r"row ('a', 1), \$x", "row 3, 7"]
+    first = plot_value_of(values_of().drop(columns="row"), 1, ax=Figure().subplots())
+    assert first.get_title() == "the first 1 of 2"
+    assert [each.get_text() for each in first.get_yticklabels()] == [r"\$x"]
 
 
 def test_a_scan_of_both_arms_hatches_pairs_of_shifts_that_tip() -> None:
@@ -207,6 +221,7 @@ ONE_PANEL: dict[str, Callable[..., Any]] = {
     "shares of many": lambda **ax: plot_variance_shares(shares(60), **ax),
     "fmi": lambda **ax: plot_fmi(pool([(1.2, 0.04), (1.5, 0.05)], names=["$x"]), **ax),
     "tipping point": lambda **ax: plot_tipping_point(scan(), **ax),
+    "value": lambda **ax: plot_value_of(values_of(), **ax),
     "energy": lambda **ax: plot_energy_scores(scored(), **ax),
     "tipping points": lambda **ax: plot_tipping_points(scan_of_both(), **ax),
 }
