@@ -10,6 +10,8 @@ from typing import Any, Self
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import sklearn
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin, clone
 from sklearn.utils import Tags
@@ -38,7 +40,7 @@ class MGPImputer(Parameters, OneToOneFeatureMixin, TransformerMixin, BaseEstimat
     Args:
         kernel: A name of `model.kernels.KERNELS`, or a factory `input_dim -> pyro.contrib.gp` kernel;
             "auto" takes "linear+matern32", with a quadratic trend in links that see "earlier" columns, and
-            up to 300 rows with a trend that is not shrunk. With "linear", numbers are multivariate normal.
+            up to 300 rows with a trend that is not shrunk. "linear" has linear functions only.
         inputs: Inputs of a link: all "others", or complete and "earlier" columns only, a joint density of
             the columns in an order that the table shows. "auto" takes the latter unless nearby rows improve
             predictions by more than 4 %, a table is large (more than 300,000 missing cells times links, or
@@ -224,6 +226,8 @@ class MGPImputer(Parameters, OneToOneFeatureMixin, TransformerMixin, BaseEstimat
         check_is_fitted(self, "model_")
         completed = drawing.completed(self.model_, X, add_indicator=self.add_indicator)
         is_array = isinstance(completed, pd.DataFrame) and not isinstance(X, pd.DataFrame)
+        if isinstance(completed, pa.Table) and _wants_container(self):
+            return completed.to_pandas()
         return completed.to_numpy() if is_array else completed
 
     def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[Any]:
@@ -434,3 +438,9 @@ class MGPImputer(Parameters, OneToOneFeatureMixin, TransformerMixin, BaseEstimat
         if names and all(isinstance(label, str) for label in names):
             self.feature_names_in_ = np.asarray(names, dtype=object)
         return self
+
+
+def _wants_container(imputer: MGPImputer) -> bool:
+    """Return whether scikit-learn converts what `transform` returns, which it must know."""
+    own = getattr(imputer, "_sklearn_output_config", {}).get("transform")
+    return (own or sklearn.get_config()["transform_output"]) != "default"

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import math
+import numbers as numbers_abc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -21,7 +23,7 @@ from pyro_mgp.analysis.pooling import Fit
 from pyro_mgp.analysis.sensitivity import Imputer, estimated, tipped
 from pyro_mgp.data.cells import holes_of
 from pyro_mgp.data.codecs import ColumnCodec
-from pyro_mgp.data.column_spec import Kind, Label
+from pyro_mgp.data.column_spec import ColumnSpec, Kind, Label
 from pyro_mgp.data.table import as_frame
 from pyro_mgp.data.table_encoder import InputTable
 from pyro_mgp.sampling.after_dropout import Strategy, Subjects, Visits, after_last_observed
@@ -60,10 +62,11 @@ class AfterDropout:
     """Label of the column of the arms, which is complete."""
     reference: Any
     """Cell of that column in the reference arm."""
-    strategy: Strategy | pd.Series[Any] = "J2R"
+    strategy: Strategy | pd.Series[Any] | Sequence[Any] = "J2R"
     """Missing at random ("MAR"), jump to reference ("J2R"), copy reference ("CR"), copy increments in
-    reference ("CIR") or last mean carried forward ("LMCF"); or a Series of these by the table's row labels,
-    for subjects who drop out for different reasons."""
+    reference ("CIR") or last mean carried forward ("LMCF"). For subjects who drop out for different reasons,
+    a Series of these by the table's row labels, or a sequence of one for each row; those who do not drop out
+    need none."""
     delta: Mapping[Any, float | Mapping[Label, float]] = field(default_factory=dict)
     """Numbers that are added to cells after dropout, in the visit's own units: by arm, one number for all
     visits, or numbers by visit. Arms and visits without one have zero."""
@@ -71,23 +74,30 @@ class AfterDropout:
     def __post_init__(self) -> None:
         if isinstance(self.visits, str) or len(self.visits) == 0:
             raise ValueError(f"visits must be labels of columns, in the order of time, got {self.visits!r}")
-        given = [self.strategy] if isinstance(self.strategy, str) else pd.unique(self.strategy).tolist()
-        if unknown := [each for each in given if each not in _STRATEGIES]:
+        if twice := [visit for visit in self.visits if list(self.visits).count(visit) > 1]:
+            raise ValueError(f"visits must be different columns, but {twice[0]!r} occurs more than once")
+        if isinstance(self.strategy, Mapping) or not isinstance(self.strategy, Iterable):
+            raise TypeError(f"strategy must be one of {_STRATEGIES} or a Series, got {self.strategy!r}")
+        given = [self.strategy] if isinstance(self.strategy, str) else [*self.strategy]
+        if unknown := [each for each in given if not pd.isna(each) and each not in _STRATEGIES]:
             raise ValueError(f"strategy must be one of {_STRATEGIES}, got {unknown[0]!r}")
+        if not isinstance(self.delta, Mapping):
+            raise TypeError(f"delta must be numbers by arm, such as {{'drug': 2.0}}, got {self.delta!r}")
         for arm in self.delta:
             numbers = self._numbers(arm)
             if strange := [visit for visit in numbers if visit not in self.visits]:
                 raise ValueError(
                     f"delta of arm {arm!r} names {strange[0]!r}, no visit of {listing(self.visits)}"
                 )
-            if not np.isfinite([float(number) for number in numbers.values()]).all():
+            if not all(isinstance(each, numbers_abc.Real) and np.isfinite(each) for each in numbers.values()):
                 raise ValueError(f"delta of arm {arm!r} must be finite numbers, got {self.delta[arm]!r}")
 
     @property
     def settings(self) -> dict[str, Any]:
         """Arguments of `MGPImputer` for visits that are multivariate normal, given complete columns."""
         normal = {"kernel": "linear", "inputs": "earlier", "warp": False, "discrete_support": 0}
-        return {**normal, "columns": "all", "order": list(self.visits)}
+        specs = {visit: ColumnSpec(kind="continuous") for visit in self.visits}
+        return {**normal, "columns": "all", "order": list(self.visits), "specs": specs}
 
     def applied(
         self,
@@ -118,8 +128,9 @@ class AfterDropout:
         shifts = self._shifts(arms) / [codec.scale[0] for codec in codecs]
         for here, filled in batches:
             after = after_last_observed(rows.observed[here][:, columns]).to(filled.device)
-            subjects = Subjects(after, self._followers(arms[here], strategies[here], filled.device))
-            self._check_carried(subjects, positions[here], given)
+            followers = self._followers(arms[here], strategies[here], filled.device)
+            subjects = Subjects(after, followers)
+            self._check_rows(subjects, strategies[here], positions[here], given)
             redrawn = sampler.rounded(visits.redrawn(filled, subjects))
             redrawn[..., columns] += torch.as_tensor(shifts[here]).to(filled) * after
             yield here, redrawn
@@ -132,26 +143,38 @@ class AfterDropout:
         arm = list(range(model.encoder.codec.n_encoded)[place[_column(model, self.arm).name]])
         for codec in codecs:
             number = of_links.get(place[codec.name].start, -1) if codec.width else -1
-            link, is_plain = model.chain.links[number], codec.warp is None and codec.bounds is None
-            if number < 0 or not model.is_sequential:
+            link = model.chain.links[number]
+            if codec.kind is not Kind.CONTINUOUS or codec.warp is not None or codec.support is not None:
+                why = f"is modelled as {codec.kind}, transformed, or with a discrete support, not as it is"
+            elif codec.bounds is not None or not link.is_gaussian:
+                why = "has bounds, limits or standard errors in its spec, which a normal distribution has not"
+            elif number < 0 or not model.is_sequential:
                 why = "has no link that sees earlier columns only"
-            elif codec.kind is not Kind.CONTINUOUS or not is_plain or not link.is_gaussian:
-                why = f"is modelled as {codec.kind}, with a transform, a discrete support or bounds"
             elif not {*arm[: len(arm) - 1 or 1], *earlier} <= {*link.inputs.tolist()}:
                 why = "is not predicted from the arm and all earlier visits"
             else:
                 links.append(number)
                 earlier.append(link.column)
                 continue
-            raise ValueError(f"visit {codec.name!r} {why}: fit MGPImputer(**after_dropout.settings, ...)")
+            advice = "fit MGPImputer(**after_dropout.settings, ...) to numbers"
+            raise ValueError(f"visit {codec.name!r} {why}: {advice}")
         return codecs, links
 
     def _reference(self, arm: ColumnCodec, given: InputTable) -> NDArray[np.float64]:
         """Return the encoded reference arm, `[width]`."""
-        for name, given_arms in (("reference", [self.reference]), ("delta", self.delta)):
-            if unknown := [each for each in given_arms if each not in (arm.levels or given_arms)]:
-                arms = listing(arm.levels or ())
-                raise ValueError(f"{name} names arm {unknown[0]!r}, but column {self.arm!r} has {arms}")
+        if arm.indicators is not None:
+            arms: list[Any] = list(arm.levels or ())
+        elif arm.levels is None and (arm.is_binary or _has_two_values(arm)):
+            arms = [False, True] if arm.family == "booleans" else [arm.low, arm.high]
+        else:
+            raise ValueError(
+                f"arm {self.arm!r} must be text, an unordered category, or have two values, but it is "
+                f"{arm.kind}, in which effects are linear: convert it to text, and fit again"
+            )
+        for name, named in (("reference", [self.reference]), ("delta", self.delta)):
+            if unknown := [each for each in named if each not in arms]:
+                known = f"column {self.arm!r} has {listing(arms)}"
+                raise ValueError(f"{name} names arm {unknown[0]!r}, but {known}")
         cells = pd.Series([self.reference], name=self.arm, dtype=given.modelled[self.arm].dtype)
         return arm.encode(cells)[0]
 
@@ -163,21 +186,24 @@ class AfterDropout:
         return cells.to_numpy(dtype=object)
 
     def _strategies(self, given: InputTable) -> NDArray[Any]:
-        """Return the strategy for each row, `[N]`."""
+        """Return the strategy for each row, None without one, `[N]`."""
         index = given.frame.index
         if isinstance(self.strategy, str):
             return np.full(len(index), self.strategy, dtype=object)
-        found = self.strategy.reindex(index)
-        for row in np.flatnonzero(found.isna())[:1]:
-            raise ValueError(
-                f"strategy has no value for {row_name(index, row)}: expected one of {_STRATEGIES}"
-            )
-        return found.to_numpy(dtype=object)
+        if isinstance(self.strategy, pd.Series):
+            found = self.strategy.astype(object).reindex(index)
+        elif len(self.strategy) == len(index):
+            found = pd.Series([*self.strategy], index, dtype=object)
+        else:
+            raise ValueError(f"strategy has {len(self.strategy)} values for {len(index)} rows: pass a Series")
+        return found.where(found.notna(), None).to_numpy()
 
     def _numbers(self, arm: Any) -> dict[Label, float]:
         """Return the number that is added to each visit of an arm."""
         numbers = self.delta.get(arm, 0.0)
-        return dict(numbers) if isinstance(numbers, Mapping) else dict.fromkeys(self.visits, numbers)
+        if isinstance(numbers, Mapping | pd.Series):
+            return dict(numbers.items())
+        return dict.fromkeys(self.visits, numbers)
 
     def _shifts(self, arms: NDArray[Any]) -> NDArray[np.float64]:
         """Return the number that is added to each visit of each row, `[n, K]`, in the visits' own units."""
@@ -194,13 +220,29 @@ class AfterDropout:
         return {each: torch.as_tensor(rows.astype(bool), device=device) for each, rows in follow.items()}
 
     @staticmethod
-    def _check_carried(subjects: Subjects, positions: NDArray[np.intp], given: InputTable) -> None:
+    def _check_rows(
+        subjects: Subjects, strategies: NDArray[Any], positions: NDArray[np.intp], given: InputTable
+    ) -> None:
+        """Raise a ValueError if a row that drops out has no strategy, or one without a mean to carry."""
+        dropped = subjects.after.any(1).cpu().numpy()
+        unknown = dropped & np.array([each is None for each in strategies], dtype=bool)
+        for row in positions[unknown][:1]:
+            where = row_name(given.frame.index, row)
+            raise ValueError(f"strategy has no value for {where}: expected one of {_STRATEGIES}")
         without = subjects.follow["LMCF"] & (subjects.last < 0)
         for row in positions[without.cpu().numpy()][:1]:
             raise ValueError(
                 f"{row_name(given.frame.index, row)} has no observed visit, whose mean LMCF would carry "
                 "forward: name the baseline among the visits, or give the row another strategy"
             )
+
+
+def _has_two_values(column: ColumnCodec) -> bool:
+    """Return whether the cells of a column of numbers had two values at fit: their variance is largest."""
+    if column.width != 1 or column.warp is not None:
+        return False
+    largest = (column.mean[0] - column.low) * (column.high - column.mean[0])
+    return math.isclose(column.scale[0] ** 2, largest, rel_tol=1e-9)
 
 
 def _column(model: FittedModel, label: Label) -> ColumnCodec:
@@ -215,8 +257,8 @@ def tipping_points(
     imputer: Imputer,
     analysis: Callable[[pd.DataFrame], Fit],
     after_dropout: AfterDropout,
-    deltas: Iterable[float],
-    deltas_of_reference: Iterable[float],
+    deltas: ArrayLike,
+    deltas_of_reference: ArrayLike,
     term: Any,
     X: pd.DataFrame | ArrayLike,
     *,
@@ -263,8 +305,13 @@ def tipping_points(
         0    0.0                 0.0   False
         1    6.0                 0.0    True
     """
-    arms, rows = as_frame(X)[after_dropout.arm].unique(), []
-    grid = [sorted({0.0, *map(float, each)}) for each in (deltas_of_reference, deltas)]
+    frame, rows = as_frame(X), []
+    if after_dropout.arm not in frame:
+        raise ValueError(f"after_dropout names arm {after_dropout.arm!r}, but columns are {listing(frame)}")
+    arms = frame[after_dropout.arm].unique().tolist()
+    if after_dropout.reference not in arms:
+        raise ValueError(f"reference {after_dropout.reference!r} is not among the arms {listing(arms)}")
+    grid = [sorted({0.0, *np.ravel(np.array(each, dtype=float))}) for each in (deltas_of_reference, deltas)]
     for of_reference, of_others in product(*grid):
         shifts = {arm: of_reference if arm == after_dropout.reference else of_others for arm in arms}
         draws = imputer.impute(X, m, after_dropout=replace(after_dropout, delta=shifts))

@@ -252,7 +252,7 @@ def likelihood_ratio_test(
         >>> likelihood_ratio_test(tables, lambda t: ols("y ~ x", t).fit(), lambda t: ols("y ~ 1", t).fit())
         D4 over 3 imputations: F(1, 97.5) = 11.58, p = 0.0010, riv = 0.167
     """
-    tables = list(draws)
+    tables = list(draws.in_pandas() if hasattr(draws, "in_pandas") else draws)
     if len(tables) < 2:
         raise ValueError(f"expected at least two completed tables, got {len(tables)}")
     stack = pd.concat(tables, ignore_index=True)

@@ -128,6 +128,8 @@ def estimated(
 ) -> dict[str, float]:
     """Return the pooled estimate of a term, the ends of its interval, and the p-value of the null value."""
     pooled = pool([analysis(table) for table in draws], level=level).table
+    if term not in pooled.index and not isinstance(term, int):
+        raise ValueError(f"term must be one of {listing(pooled.index)}, or its position, got {term!r}")
     row = pooled.loc[term] if term in pooled.index else pooled.iloc[term]
     p = 2 * stats.t.sf(abs(row["estimate"] - null) / row["se"], row["df"])
     return {**row[["estimate", "low", "high"]], "p": p}

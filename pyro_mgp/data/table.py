@@ -37,6 +37,12 @@ def as_frame(X: object) -> pd.DataFrame:
     return read_table(X)[0]
 
 
+def plain_frame(X: object) -> pd.DataFrame:
+    """Return a table as a DataFrame with pandas' usual dtypes, which columns of Arrow become."""
+    frame, kind = read_table(X)
+    return frame if kind is None else replace(kind, backend="pandas").of(frame)
+
+
 def read_table(X: object) -> tuple[pd.DataFrame, TableKind | None]:
     """Return a table as a DataFrame, and its kind if it is one of another library.
 

@@ -22,7 +22,7 @@ from pyro_mgp.analysis.scores import Floats
 from pyro_mgp.data.cells import numbers_of
 from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.rules import Rules
-from pyro_mgp.data.table import TableWarning, as_frame, missing
+from pyro_mgp.data.table import TableWarning, missing, plain_frame
 from pyro_mgp.evaluation.adapters import AnyImputer, Draws, draw, objects_of
 from pyro_mgp.evaluation.calibration import Calibration
 from pyro_mgp.evaluation.energy_score import energy_scores
@@ -70,7 +70,7 @@ def calibrate(
             them, which saves time but underestimates errors, because it was fitted to the held-out cells.
         y: Target, if the imputer was fitted with one.
         energy: Whether to compute energy-I-scores too, which compare imputers on the missing cells as they
-            are, by 50 draws of a further fit for each incomplete column; see `energy_score.energy_scores`.
+            are, by 50 draws of a further fit for each incomplete column, without `y`; see `energy_scores`.
         random_state: Seed or generator for the choice of cells and the seeds of the clones.
         n_jobs: Processes that fit folds side by side, as in joblib: None is one, -1 all processors. They must
             be able to import what the imputer needs; the result is the same.
@@ -188,7 +188,7 @@ def _calibrate(
         raise ValueError(f"m must be at least 2, because one draw does not show a spread; got {m}")
     if not levels or not all(0 < level < 1 for level in levels):
         raise ValueError(f"levels must lie between 0 and 1, got {list(levels)}")
-    frame = as_frame(X)
+    frame = plain_frame(X)
     generator, ascending = np.random.default_rng(random_state), tuple(sorted(levels))
     labels: list[Label] = list(frame.columns)
     rules = {name: _rules(each, frame) for name, each in imputers.items()}

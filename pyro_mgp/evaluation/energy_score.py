@@ -11,6 +11,7 @@ average: imputed values that are biased or too certain teach biased or too certa
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,10 +21,10 @@ from sklearn.base import clone
 
 from pyro_mgp._support.messages import progress_bar
 from pyro_mgp.analysis import scores
-from pyro_mgp.data.cells import FAMILIES, as_stored, complete, label_of, natural_kind, numbers_of
-from pyro_mgp.data.column_spec import Label
+from pyro_mgp.data.cells import FAMILIES, as_stored, complete, holes_of, label_of, natural_kind, numbers_of
+from pyro_mgp.data.column_spec import ColumnSpec, Label
 from pyro_mgp.data.rules import Rules
-from pyro_mgp.data.table import as_frame, missing
+from pyro_mgp.data.table import missing, plain_frame
 from pyro_mgp.evaluation.adapters import AnyImputer, draw, objects_of
 from pyro_mgp.evaluation.holdout import holds_levels
 from pyro_mgp.settings import Parameters
@@ -46,7 +47,7 @@ def energy_scores(
 
     Args:
         imputers: Imputers by name; `calibrate` says which are accepted. Specs of columns that are left out
-            for a column's score are left out with them.
+            for a column's score are left out with them, as are those that name such a column.
         frame: The table, with its missing cells.
         m: Draws per observed cell.
         random_state: Seed or generator for the seeds of the imputers.
@@ -60,7 +61,7 @@ def energy_scores(
           NaN for a column of fewer than 10 missing cells, or that an imputer does not complete.
         - `score_sd`: that of numbers in standard deviations of the observed cells.
         - `weight`: share of missing times share of observed cells; weight of the column in the last rows,
-          which are means of the scored columns.
+          which are means of the columns that have scores of all imputers.
         - `cells`: number of drawn cells; `predictors`: number of columns from which they were drawn.
 
     Raises:
@@ -83,7 +84,7 @@ def energy_scores(
     """
     if not imputers or m < 2:
         raise ValueError(f"expected at least one imputer and m of at least 2, got {len(imputers)} and m={m}")
-    table, generator = as_frame(frame), np.random.default_rng(random_state)
+    table, generator = plain_frame(frame), np.random.default_rng(random_state)
     labels: list[Label] = list(table.columns)
     holes = missing(table)
     columns = [label for label, own in zip(labels, holes.T, strict=True) if own.sum() >= _FEWEST]
@@ -99,10 +100,10 @@ def energy_scores(
         for label, seed in zip(columns, seeds[1:], strict=True):
             rest, drawn = _reversed(table, holes, label, completed)
             has_draws = label in filled
-            score = _score(imputer, rest, table[label][drawn], m, seed, levels) if has_draws else np.nan
+            score = _score(imputer, rest, table[label], drawn, m, seed, levels) if has_draws else np.nan
             share = holes[:, labels.index(label)].mean()
-            scale = 1.0 if label in levels else np.nanstd(numbers_of(table[label]), ddof=1)
-            figures = {"score": score, "score_sd": score / scale, "weight": share * (1 - share)}
+            spread = 0.0 if label in levels else np.nanstd(numbers_of(table[label]), ddof=1)
+            figures = {"score": score, "score_sd": score / (spread or 1.0), "weight": share * (1 - share)}
             counts = {"cells": int(drawn.sum()), "predictors": rest.shape[1] - 1}
             rows.append({"imputer": name, "column": label} | figures | counts)
     return _with_means(pd.DataFrame(rows), columns)
@@ -138,13 +139,21 @@ def _cells(values: NDArray[Any], column: pd.Series[Any]) -> NDArray[Any]:
 
 
 def _score(
-    imputer: AnyImputer, rest: pd.DataFrame, truth: pd.Series[Any], m: int, seed: int, levels: set[Label]
+    imputer: AnyImputer,
+    rest: pd.DataFrame,
+    column: pd.Series[Any],
+    drawn: NDArray[np.bool_],
+    m: int,
+    seed: int,
+    levels: set[Label],
 ) -> float:
-    """Return the mean energy score of m draws of true cells; NaN if the imputer does not complete them."""
-    label = label_of(truth.name)
-    draws = draw(_restricted(imputer, [*rest.columns]), rest, m, seed, levels=levels).get(label)
-    if draws is None:
+    """Return the mean energy score of m draws of a column; NaN if the imputer does not complete it."""
+    label, truth = label_of(column.name), column[drawn]
+    found = draw(_restricted(imputer, [*rest.columns]), rest, m, seed, levels=levels).get(label)
+    if found is None:
         return np.nan
+    # Cells that the imputer has left missing are missing still.
+    draws = found[:, drawn[holes_of(rest[label])]]
     if label not in levels:
         return float(scores.crps(draws, numbers_of(truth)).mean())
     cells = objects_of(truth)
@@ -154,25 +163,40 @@ def _score(
 
 
 def _restricted(imputer: AnyImputer, labels: list[Label]) -> AnyImputer:
-    """Return an imputer for a table of some columns: one of ours without the specs and order of others."""
+    """Return an imputer for a table of some columns: one of ours without specs and order of others."""
     if not isinstance(imputer, Parameters) or not (imputer.specs or imputer.order):
         return imputer
-    specs = {label: spec for label, spec in (imputer.specs or {}).items() if label in labels}
+    specs = {}
+    for label, spec in (imputer.specs or {}).items():
+        if spec.predictors is not None:
+            spec = replace(spec, predictors=[each for each in spec.predictors if each in labels])
+        if label in labels and _can_be_kept(label, spec, labels):
+            specs[label] = spec
     order = None if imputer.order is None else [label for label in imputer.order if label in labels]
-    return clone(imputer).set_params(specs=specs or None, order=order)
+    return clone(imputer).set_params(specs=specs or None, order=order or None)
+
+
+def _can_be_kept(label: Label, spec: ColumnSpec, labels: list[Label]) -> bool:
+    """Return whether a spec names no other columns than some."""
+    try:
+        Rules.parse({label: spec}, labels)
+    except ValueError:
+        return False
+    return True
 
 
 def _with_means(table: pd.DataFrame, columns: list[Label]) -> pd.DataFrame:
     """Return scores column by column, with a row of the weighted means of each imputer."""
     rows = table.sort_values("column", key=lambda own: own.map(columns.index), kind="stable")
+    of_all = table[table["score"].notna().groupby(table["column"]).transform("all")]
     means = []
-    for name, own in table.groupby("imputer", sort=False):
-        scored = own.dropna(subset="score")
+    for name in table["imputer"].unique():
+        own = of_all[of_all["imputer"] == name]
         mean = {
-            each: np.average(scored[each], weights=scored["weight"]) if len(scored) else np.nan
+            each: np.average(own[each], weights=own["weight"]) if len(own) else np.nan
             for each in ("score", "score_sd")
         }
-        totals = {"weight": scored["weight"].sum(), "cells": scored["cells"].sum()}
+        totals = {"weight": own["weight"].sum(), "cells": own["cells"].sum()}
         means.append({"imputer": name, "column": None, **mean, **totals, "predictors": np.nan})
     both = pd.concat([rows, pd.DataFrame(means)], ignore_index=True)
     return both.assign(column=pd.Series([*rows["column"], *[None] * len(means)], dtype=object))

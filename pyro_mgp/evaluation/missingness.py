@@ -21,7 +21,8 @@ from scipy.special import expit, logit
 from pyro_mgp._support.checks import one_of, within
 from pyro_mgp._support.messages import listing
 from pyro_mgp.data.cells import cells_of, is_numeric, numbers_of
-from pyro_mgp.data.table import missing
+from pyro_mgp.data.native_tables import read_native
+from pyro_mgp.data.table import missing, plain_frame
 
 Mechanism = Literal["MCAR", "MAR", "MNAR"]
 Tendency = Literal["right", "left", "mid", "tail"]
@@ -47,7 +48,7 @@ def patterns(frame: pd.DataFrame) -> pd.DataFrame:
         0  False  True     2        1
         1   True  True     1        0
     """
-    _check_frame(frame)
+    frame = _checked(frame)
     added = ["rows", "missing"]
     if taken := [label for label in added if label in frame.columns]:
         raise ValueError(f"column {taken[0]!r} has the name of one that patterns adds, {added}: rename it")
@@ -93,7 +94,7 @@ def flux(frame: pd.DataFrame) -> pd.DataFrame:
         x        0.33    0.33     0.00
         sex      0.67    0.00     0.33
     """
-    _check_frame(frame)
+    frame = _checked(frame)
     r = (~missing(frame)).astype(np.float64)
     in_row = r.sum(1)
     with np.errstate(invalid="ignore"):
@@ -176,7 +177,7 @@ def ampute(
         >>> holes.isna().sum().tolist()
         [60, 45, 0]
     """
-    _check_frame(frame)
+    frame = _checked(frame)
     one_of("mechanism", mechanism, get_args(Mechanism))
     one_of("type", type, get_args(Tendency))
     one_of("by", by, get_args(Unit))
@@ -274,12 +275,15 @@ def _draw(
     return line[np.diff(passed, prepend=0.0) > 0]
 
 
-def _check_frame(frame: object) -> None:
+def _checked(table: object) -> pd.DataFrame:
+    """Return a table of pandas, Polars or PyArrow as a DataFrame, with unique labels of columns."""
+    frame = table if isinstance(table, pd.DataFrame) or read_native(table) is None else plain_frame(table)
     if not isinstance(frame, pd.DataFrame):
-        raise TypeError(f"expected a pandas DataFrame, got {frame.__class__.__name__}")
+        raise TypeError(f"expected a DataFrame, got {frame.__class__.__name__}")
     if not frame.columns.is_unique:
         twice = frame.columns[frame.columns.duplicated()][0]
         raise ValueError(f"column labels must be unique, {twice!r} occurs more than once")
+    return frame
 
 
 def _read_patterns(

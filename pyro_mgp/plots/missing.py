@@ -15,7 +15,7 @@ from matplotlib.transforms import Bbox
 from numpy.typing import NDArray
 
 from pyro_mgp._support.checks import at_least
-from pyro_mgp.data.table import missing
+from pyro_mgp.data.table import as_frame, missing
 from pyro_mgp.evaluation.missingness import distinct_patterns, flux
 from pyro_mgp.plots import _style as style
 from pyro_mgp.plots._style import BLUE, PALE_BLUE, REFERENCE, VERMILION
@@ -46,6 +46,7 @@ def plot_missingness(frame: pd.DataFrame, ax: Axes | None = None) -> Axes:
         >>> ax.images[0].get_array().tolist()
         [[0.0, 0.0], [1.0, 0.0]]
     """
+    frame = as_frame(frame)
     holes = _holes(frame)
     n_rows, n_columns = holes.shape
     per_line = -(-n_rows // _LINES)
@@ -84,6 +85,7 @@ def plot_patterns(frame: pd.DataFrame, ax: Axes | None = None, *, n: int = 20) -
         ['2 rows (67 %)', '1 row (33 %)']
     """
     at_least("n, the number of patterns to show,", n, 1)
+    frame = as_frame(frame)
     holes = _holes(frame)
     n_rows, n_columns = holes.shape
     observed, rows = distinct_patterns(frame)
@@ -122,6 +124,7 @@ def plot_flux(frame: pd.DataFrame, ax: Axes | None = None) -> Axes:
         >>> [text.get_text() for text in ax.texts]
         ['y', 'x']
     """
+    frame = as_frame(frame)
     if not _holes(frame).any():
         raise ValueError("the table has no missing cells: there is no flux between its columns")
     table = flux(frame)

@@ -74,6 +74,8 @@ def draw(
     memory.check(memory.of_impute(int(given.holes.sum()), n), f"drawing {n} imputations", advice)
     batches = _batches(model, given, sampler, wanted, batch_size, kept)
     if after_dropout is not None:
+        if not isinstance(after_dropout, AfterDropout):
+            raise TypeError(f"after_dropout must be an AfterDropout, got {after_dropout!r}")
         batches = after_dropout.applied(model, given, sampler, wanted, batches)
     watched = _watched(batches, len(given.incomplete), progress)
     draws = model.encoder.decode(given, watched, n, model.supported_columns())

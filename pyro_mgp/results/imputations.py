@@ -14,6 +14,7 @@ from typing import Any, Literal, SupportsIndex, get_args
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
@@ -27,7 +28,7 @@ from pyro_mgp.analysis.regression import Family, Model, Regression
 from pyro_mgp.data.cells import complete, holes_of, numbers_of
 from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.native_tables import TableKind
-from pyro_mgp.data.table import missing
+from pyro_mgp.data.table import as_frame, missing
 from pyro_mgp.results.mixing import Mixing
 from pyro_mgp.results.table_files import table_names, write_table
 from pyro_mgp.sampling.observed_cells import ObservedCells
@@ -88,7 +89,7 @@ class Imputations:
     """Kind of the tables that indexing returns, None for DataFrames; neither compared nor saved."""
 
     def __post_init__(self) -> None:
-        m, frame = at_least("m, the number of imputations,", self.m, 1), self.frame.copy()
+        m, frame = at_least("m, the number of imputations,", self.m, 1), as_frame(self.frame).copy()
         values = _checked(frame, self.values, m, self.may_stay_missing)
         fields = {"frame": frame, "values": values, "m": m, "may_stay_missing": tuple(self.may_stay_missing)}
         for name, value in fields.items():
@@ -100,13 +101,16 @@ class Imputations:
     def __getitem__(self, j: SupportsIndex) -> Any:
         """Return completed table j, counted from 0, or from the end if negative.
 
-        It is a DataFrame, or of the kind of the table that was imputed: Polars, PyArrow or DuckDB.
+        It is a DataFrame, or of the library of the table that was imputed: Polars, or PyArrow.
         """
-        position = operator.index(j)
+        table = self._completed(operator.index(j))
+        return table if self.kind is None else self.kind.of(table)
+
+    def _completed(self, position: int) -> pd.DataFrame:
+        """Return a completed table as a DataFrame, with the dtypes of `frame`."""
         if not -self.m <= position < self.m:
             raise IndexError(f"there is no imputation {position}: they are numbered from 0 to {self.m - 1}")
-        table = complete(self.frame, {label: draws[position] for label, draws in self.values.items()})
-        return table if self.kind is None else self.kind.of(table)
+        return complete(self.frame, {label: draws[position] for label, draws in self.values.items()})
 
     def __iter__(self) -> Iterator[Any]:
         return (self[j] for j in range(self.m))
@@ -408,7 +412,8 @@ class Imputations:
         The folder is made whole or not at all.
 
         Raises:
-            ValueError: If `path` exists, the table has a column "imputation", or cannot be stored.
+            ValueError: If `path` exists, the table has a column or an index "imputation", labels that are no
+                text, or cannot be stored.
 
         Example:
             >>> import tempfile
@@ -420,13 +425,21 @@ class Imputations:
             ...     ].sum().tolist()
             [1.5, 2.5]
         """
-        if "imputation" in self.frame:
+        if "imputation" in (*self.frame.columns, *self.frame.index.names):
             raise ValueError("the table has a column 'imputation', which is that of the dataset: rename it")
+        if odd := [label for label in self.frame if not isinstance(label, str)]:
+            raise ValueError(f"columns of a dataset must have text as labels, got {odd[0]!r}: rename them")
+        if Path(path).exists():
+            raise ValueError(f"{str(path)!r} exists already: choose another path")
+        kind = None if self.kind is None else replace(self.kind, backend="pyarrow")
         with atomic_folder(path) as folder:
-            for number, table in enumerate(self.in_pandas(), start=1):
-                part = folder / f"imputation={number}"
+            for j in range(self.m):
+                part = folder / f"imputation={j + 1}"
                 part.mkdir()
-                write_table(part / "table.parquet", table, "parquet")
+                if kind is None:
+                    write_table(part / "table.parquet", self.in_pandas()[j], "parquet")
+                else:
+                    pq.write_table(kind.of(self._completed(j)), part / "table.parquet")
 
 
 def _checked(

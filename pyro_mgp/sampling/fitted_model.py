@@ -183,7 +183,8 @@ class FittedModel:
             names = sorted((self.encoder.codec.columns[group].name for group in without), key=str)
             warn_user(
                 f"columns {names} had no missing cells when the imputer was fitted, so they have no link; "
-                "here they are filled by the initial fill alone: fit with columns='all' to model them",
+                "here they are filled by the initial fill alone: fit with columns='all' to model them (and "
+                "without an order that leaves them out)",
                 FitWarning,
             )
         return given

@@ -97,10 +97,75 @@ def test_checkpoints_resume_with_the_same_draws(imputer, tmp_path):
     )
 
 
+@pytest.mark.parametrize("kind", ["numbers", "booleans", "category", "integers"])
+def test_arms_of_two_values_are_those_of_the_same_table_with_text(imputer, kind):
+    drug = FRAME["arm"] == "drug"
+    arms = {
+        "numbers": (drug.astype(float), 0.0),
+        "integers": (drug.astype("Int64"), 0),
+        "booleans": (drug, False),
+        "category": (FRAME["arm"].astype("category"), "placebo"),
+    }
+    arm, reference = arms[kind]
+    frame, after = FRAME.assign(arm=arm), assumed(reference=reference)
+    own = MGPImputer(**after.settings, random_state=0).fit(frame).impute(m=40, after_dropout=after)
+    text = imputer.impute(m=40, after_dropout=JUMP)
+    difference = own.values["week_3"].mean(0) - text.values["week_3"].mean(0)
+    assert np.abs(difference).mean() < 0.5  # of a standard deviation of 2.5
+    with pytest.raises(ValueError, match="reference names arm 'sham'"):
+        MGPImputer(**after.settings).fit(frame).impute(m=1, after_dropout=assumed(reference="sham"))
+
+
+def test_three_arms_must_have_levels(imputer):
+    frame = FRAME.assign(arm=np.arange(80) % 3)
+    after = assumed(reference=0)
+    with pytest.raises(ValueError, match="must be text, an unordered category, or have two values"):
+        MGPImputer(**after.settings).fit(frame).impute(m=1, after_dropout=after)
+    text = frame.assign(arm="a" + frame["arm"].astype(str))
+    after = assumed(reference="a0")
+    draws = MGPImputer(**after.settings, random_state=0).fit(text).impute(m=2, after_dropout=after)
+    assert draws.values["week_3"].shape == (2, 15)
+
+
+def test_visits_may_be_integers():
+    frame = FRAME.assign(**{visit: FRAME[visit].round().astype("Int64") for visit in VISITS})
+    draws = MGPImputer(**JUMP.settings, random_state=0).fit(frame).impute(m=3, after_dropout=JUMP)
+    assert draws[0]["week_3"].dtype == "Int64"
+
+
+def test_strategies_by_position_and_none_for_subjects_who_stay(imputer):
+    dropped = pd.Series("CR", FRAME.index[:15])
+    by_label = imputer.impute(m=2, after_dropout=assumed(strategy=dropped))
+    by_position = ["CR" if i < 15 else None for i in range(80)]
+    assert imputer.impute(m=2, after_dropout=assumed(strategy=by_position)) == by_label
+    assert by_label == imputer.impute(m=2, after_dropout=assumed(strategy="CR"))
+    with pytest.raises(ValueError, match="strategy has 3 values for 80 rows"):
+        imputer.impute(m=2, after_dropout=assumed(strategy=["CR"] * 3))
+
+
+def test_other_objects_are_refused(imputer):
+    with pytest.raises(TypeError, match="must be an AfterDropout"):
+        imputer.impute(m=1, after_dropout="J2R")
+    for strategy in ({"s0": "CR"}, 3):
+        with pytest.raises(TypeError, match="strategy must be one of"):
+            assumed(strategy=strategy)
+    with pytest.raises(TypeError, match="delta must be numbers by arm"):
+        assumed(delta=3.0)
+    scan = {"analysis": lambda table: ([1.0], [1.0]), "deltas": 1.0, "deltas_of_reference": 0.0, "X": FRAME}
+    with pytest.raises(ValueError, match="names arm 'grp', but columns are"):
+        tipping_points(imputer, after_dropout=assumed(arm="grp"), term=0, m=2, **scan)
+    with pytest.raises(ValueError, match="is not among the arms"):
+        tipping_points(imputer, after_dropout=assumed(reference=0), term=0, m=2, **scan)
+    with pytest.raises(ValueError, match="term must be one of"):
+        tipping_points(imputer, after_dropout=JUMP, term="b", m=2, **scan)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"visits": []}, "visits must be labels"),
+        ({"visits": ["week_1", "week_1"]}, "'week_1' occurs more than once"),
+        ({"delta": {"drug": "much"}}, "finite"),
         ({"visits": "week_1"}, "visits must be labels"),
         ({"strategy": "jump"}, "strategy must be one of"),
         ({"delta": {"drug": {"week_9": 1.0}}}, "names 'week_9'"),

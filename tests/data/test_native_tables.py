@@ -1,4 +1,4 @@
-"""Tables of Polars, PyArrow and DuckDB: the same kind comes out, and columns are not copied."""
+"""Tables of Polars, PyArrow and DuckDB: Polars and PyArrow come out again, and columns are not copied."""
 
 import datetime as dt
 
@@ -8,12 +8,18 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
+from matplotlib.figure import Figure
+from sklearn.linear_model import LinearRegression
+from sklearn.pipeline import make_pipeline
+from statsmodels.formula.api import ols
 
-from pyro_mgp import Imputations, MGPImputer
+from pyro_mgp import Imputations, MGPImputer, ampute, compare, likelihood_ratio_test
 from pyro_mgp.analysis.quantities import correlation
 from pyro_mgp.data.native_tables import read_native
 from pyro_mgp.data.table import missing
+from pyro_mgp.plots import plot_missingness
 
 LEVELS = ["low", "mid", "high"]
 
@@ -100,12 +106,87 @@ def test_pyarrow_in_pyarrow_out():
     assert sum(column.null_count for column in completed.columns) == 0
 
 
-def test_duckdb_in_duckdb_out():
-    relation = duckdb.connect().from_arrow(NUMBERS.to_arrow())
+def test_relations_of_duckdb_give_tables_that_any_connection_reads():
+    connection = duckdb.connect()
+    relation = connection.from_arrow(NUMBERS.to_arrow())
     completed = small().fit(relation).impute(m=2)[1]
-    assert isinstance(completed, duckdb.DuckDBPyRelation)
-    assert (completed.columns, completed.types) == (relation.columns, relation.types)
-    assert completed.filter("float IS NULL").fetchall() == []
+    assert isinstance(completed, pa.Table) and completed.column_names == relation.columns
+    found = connection.sql("SELECT count(*), avg(float) FROM completed").fetchall()[0]
+    assert found == (len(NUMBERS), pytest.approx(pc.mean(completed["float"]).as_py()))
+
+
+def test_decimals_and_columns_without_cells_become_floats():
+    decimals = duckdb.connect().sql("SELECT i::DOUBLE AS x, i * 1.5 AS d FROM range(30) t(i)")
+    frame, kind = read_native(decimals)
+    assert frame["d"].to_numpy(float).tolist() == [1.5 * i for i in range(30)]
+    assert kind.schema.types == [pa.float64(), pa.float64()]
+    empty = NUMBERS.with_columns(pl.lit(None).alias("integer"))
+    with pytest.raises(ValueError, match=r"no observed cell|entirely missing"):
+        small().fit(empty)
+    completed = small().fit(NUMBERS).transform(empty.with_columns(pl.col("float").fill_null(0.0)))
+    assert completed["integer"].null_count() == 0
+
+
+@pytest.mark.parametrize("unit", ["ms", "us", "ns"])
+def test_times_keep_their_unit(unit):
+    frame = pl.DataFrame({"float": np.arange(60.0)}).with_columns(time=FRAME["time"].dt.cast_time_unit(unit))
+    completed = small().fit(frame).impute(m=1)[0]
+    assert completed.schema == frame.schema
+    seen = frame["time"].is_not_null()
+    assert completed["time"].filter(seen).equals(frame["time"].filter(seen))
+
+
+def test_the_index_of_a_frame_in_pyarrow_is_no_column():
+    frame = pd.DataFrame({"x": [1.0, 2.0, np.nan, 4.0] * 5, "y": np.arange(20.0)}).iloc[1:]
+    frame.index = frame.index.to_numpy() ** 2
+    table = pa.Table.from_pandas(frame)
+    imputer = small().fit(table)
+    assert imputer.feature_names_in_.tolist() == ["x", "y"]
+    completed = imputer.impute(m=1)[0]
+    assert completed.schema.equals(table.schema)
+    assert completed["__index_level_0__"].equals(table["__index_level_0__"])
+
+
+def test_views_of_text_record_batches_and_equal_names():
+    views = NUMBERS.with_columns(pl.lit(0.5).alias("integer")).to_arrow()
+    views = views.set_column(3, "text", views["text"].cast(pa.string_view()))
+    completed = small().fit(views).impute(m=1)[0]
+    assert completed.schema.equals(views.schema) and completed["text"].null_count == 0
+    batch = NUMBERS.to_arrow().to_batches()[0]
+    assert isinstance(small().fit(batch).impute(m=1)[0], pa.Table)
+    twice = pa.Table.from_arrays([pa.array([1.0, 2.0])] * 2, names=["x", "x"])
+    with pytest.raises(ValueError, match="names must be unique"):
+        small().fit(twice)
+
+
+def test_scikit_learn_converts_what_it_does_not_know():
+    table = NUMBERS.drop("text").to_arrow()
+    assert isinstance(small().set_output(transform="pandas").fit_transform(table), pd.DataFrame)
+    assert isinstance(small().set_output(transform="polars").fit_transform(table), pl.DataFrame)
+    relation = duckdb.connect().from_arrow(table)
+    pipeline = make_pipeline(small(), LinearRegression()).fit(relation, np.arange(len(NUMBERS)))
+    assert pipeline.predict(relation).shape == (len(NUMBERS),)
+
+
+def test_functions_and_pictures_see_the_usual_dtypes_of_pandas():
+    seen = []
+
+    def zero(frame, m, seed):
+        seen.append(frame.dtypes.astype(str).tolist())
+        return [frame.fillna(0.0)] * m
+
+    numbers = NUMBERS.drop("text", "integer")
+    compare({"zero": zero}, numbers, m=2, levels=[0.3])
+    assert seen[0] == ["float64", "float32"]
+    assert isinstance(ampute(numbers.fill_null(0.0), 0.2), pd.DataFrame)
+    assert len(plot_missingness(NUMBERS, ax=Figure().subplots()).get_xticklabels()) > 0
+
+
+def test_likelihood_ratio_tests_take_imputations_of_polars():
+    draws = small().fit(NUMBERS).impute(m=3)
+    models = [lambda table, f=f: ols(f, table).fit() for f in ("float ~ text", "float ~ 1")]
+    test = likelihood_ratio_test(draws, *models)
+    assert 0 <= test.p <= 1
 
 
 def test_missing_indicators_are_of_the_same_kind():
@@ -155,6 +236,8 @@ def test_a_dataset_of_all_completed_tables(tmp_path):
     assert rows == [(3 * len(NUMBERS),)]
     with pytest.raises(ValueError, match="exists already"):
         draws.write_dataset(tmp_path / "draws")
+    with pytest.raises(ValueError, match="must have text as labels"):
+        Imputations(pd.DataFrame({0: [1.0, np.nan]}), {0: [[1.0]]}, m=1).write_dataset(tmp_path / "other")
     taken = Imputations(pd.DataFrame({"imputation": [1.0, np.nan]}), {"imputation": [[1.0]]}, m=1)
     with pytest.raises(ValueError, match="has a column 'imputation'"):
         taken.write_dataset(tmp_path / "other")

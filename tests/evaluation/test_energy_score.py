@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -99,6 +100,35 @@ def test_columns_that_an_imputer_does_not_complete_have_no_score():
     found = energy_scores({"mean": SimpleImputer()}, line(), m=2)
     scores = found.set_index("column")["score"]
     assert np.isnan(scores["level"]) and found["score"].iloc[-1] == scores["y"]
+
+
+def test_means_are_of_the_columns_that_all_imputers_complete():
+    found = energy_scores({"mean": SimpleImputer(), "true": truth()}, line(), m=5)
+    whole, by_column = found[found["column"].isna()], found[found["column"] == "y"]
+    assert whole["score"].tolist() == by_column["score"].tolist()
+
+
+def test_specs_that_name_columns_that_are_left_out_are_left_out():
+    frame = line(120).assign(hole=lambda own: own["x"].where(np.arange(120) % 3 > 0))
+    frame["often"] = frame["x"].where(np.arange(120) % 4 > 0).where(frame["hole"] > 0, 0.0)
+    specs = {
+        "y": ColumnSpec(predictors=["x", "hole"]),
+        "often": ColumnSpec(only_if="hole > 0", otherwise=0.0),
+        "level": ColumnSpec(only_if="x > -1"),
+    }
+    frame.loc[frame["x"] <= -1, "level"] = None
+    own = MGPImputer(specs=specs, max_steps=2, progress=False, random_state=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of cells where columns do not apply
+        found = energy_scores({"own": own}, frame, m=3)
+    assert found.set_index("column").loc[["y", "hole", "level"], "score"].notna().all()
+
+
+def test_an_incomplete_constant_has_a_score_of_zero():
+    frame = line(60)[["x", "y"]].assign(k=1.0)
+    frame.loc[::4, "k"] = np.nan
+    found = energy_scores({"mean": SimpleImputer()}, frame, m=2).set_index("column")
+    assert found.loc["k", "score_sd"] == 0.0 and found["score_sd"].notna().all()
 
 
 def test_times_are_scored_in_seconds():

@@ -404,7 +404,7 @@ def test_patterns_and_weights_of_another_type_are_refused(settings: dict[str, An
 def test_invalid_tables_are_refused() -> None:
     twice = pd.DataFrame([[1, 2]], columns=["x", "x"])
     for function in (ampute, flux, patterns):
-        with pytest.raises(TypeError, match="expected a pandas DataFrame, got ndarray"):
+        with pytest.raises(TypeError, match="expected a DataFrame, got ndarray"):
             function(np.zeros((2, 2)))  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="'x' occurs more than once"):
             function(twice)
