@@ -383,7 +383,8 @@ def _ordered(data: _Data) -> tuple[Any, float]:
 def _quantile(data: _Data) -> tuple[Any, float]:
     import statsmodels.api as sm
 
-    return sm.QuantReg(data.y, data.X).fit(q=data.quantile), data.df
+    # By default estimates are those of the linear programme to four digits only.
+    return sm.QuantReg(data.y, data.X).fit(q=data.quantile, p_tol=1e-8, max_iter=5_000), data.df
 
 
 def _phreg(data: _Data) -> tuple[Any, float]:

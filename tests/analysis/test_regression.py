@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import statsmodels.api as sm
+from scipy.optimize import linprog
 
 from pyro_mgp.analysis.joint_tests import PoolingWarning
 from pyro_mgp.analysis.pooled_regression import PooledRegression, average_effects
@@ -74,6 +75,39 @@ def test_mixed_models_agree_with_lme4() -> None:
 def test_estimating_equations_agree_with_geepack() -> None:
     """Both estimate the correlation within clusters by moments, but not by the same ones."""
     assert_golden("gee", fitted("yes ~ x + k", "gee", family="binomial", cluster="site"), rtol=2e-3)
+
+
+def test_estimating_equations_have_their_closed_form() -> None:
+    """Of normal outcomes, given the correlation by moments with n - p degrees of freedom."""
+    g, n, p = np.random.default_rng(0), 120, 2
+    site, x = np.repeat(np.arange(30), 4), g.normal(size=n)
+    y = 1 + 0.5 * x + g.normal(size=30)[site] + g.normal(size=n)
+    found = Regression("y ~ x", "gee", cluster="site")(pd.DataFrame({"x": x, "y": y, "site": site}))
+    X = np.stack([np.ones(n), x], axis=1).reshape(30, 4, p)
+    Y, correlation = y.reshape(30, 4), 0.0
+    for _ in range(100):
+        W = np.linalg.inv((1 - correlation) * np.eye(4) + correlation)
+        information = np.einsum("sip,ij,sjq->pq", X, W, X)
+        beta = np.linalg.solve(information, np.einsum("sip,ij,sj->p", X, W, Y))
+        r = Y - X @ beta
+        products = (r.sum(1) ** 2 - (r**2).sum(1)).sum() / 2
+        correlation = products / (30 * 6 - p) / ((r**2).sum() / (n - p))
+    scores = np.einsum("sip,ij,sj->sp", X, W, r)
+    covariance = np.linalg.solve(information, np.linalg.solve(information, scores.T @ scores).T)
+    np.testing.assert_allclose(found.params, beta, rtol=1e-6)
+    np.testing.assert_allclose(found.covariance, covariance, rtol=1e-5)
+
+
+@pytest.mark.parametrize("quantile", [0.25, 0.5, 0.9])
+def test_quantile_regressions_solve_their_linear_programme(quantile: float) -> None:
+    g, n = np.random.default_rng(0), 80
+    x = g.normal(size=n)
+    y = 1 + 0.5 * x + g.standard_t(3, size=n)
+    found = Regression("y ~ x", "quantile", quantile=quantile)(pd.DataFrame({"x": x, "y": y}))
+    X, costs = np.stack([np.ones(n), x], axis=1), [quantile, 1 - quantile]
+    parts = np.hstack([X, -X, np.eye(n), -np.eye(n)])
+    solved = linprog(np.r_[np.zeros(4), np.repeat(costs, n)], A_eq=parts, b_eq=y).x
+    np.testing.assert_allclose(found.params, solved[:2] - solved[2:4], atol=2e-6)
 
 
 def test_predictions_agree_with_r() -> None:
