@@ -342,8 +342,9 @@ class MGPImputer(Parameters, OneToOneFeatureMixin, TransformerMixin, BaseEstimat
             The tables, with the columns, dtypes and kind of the fitted one, and rows numbered from 0.
 
         Raises:
-            ValueError: If some column has no link, as without `columns="all"`, links see all other columns,
-                or the imputer was loaded or fitted to files.
+            ValueError: If some column has no link, as without `columns="all"`; if links see all other
+                columns, as with derived columns or conditions; if there are weights, survival times or
+                columns that are not imputed; or if the imputer was loaded or fitted to files.
 
         Example:
             >>> frame = pd.DataFrame({"x": np.arange(30.0), "y": np.arange(30) % 3 == 0})

@@ -7,7 +7,7 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from pyro_mgp import MGPImputer, pool_synthetic
+from pyro_mgp import ColumnSpec, MGPImputer, pool_synthetic
 
 
 def table(n: int = 300, seed: int = 0) -> pd.DataFrame:
@@ -75,6 +75,19 @@ def test_what_has_no_joint_density_of_all_columns_is_refused() -> None:
         joint(inputs="others", max_steps=2).fit(frame).synthesise(5)
     with pytest.raises(ValueError, match="n, the number of rows"):
         joint(max_steps=2).fit(frame).synthesise(0)
+
+
+def test_what_is_not_imputed_or_not_there_is_refused(tmp_path) -> None:
+    frame = table(60)[["x", "flag", "y"]].assign(w=1.0 + np.arange(60))
+    unfilled = joint(specs={"y": ColumnSpec(impute=False)}, max_steps=2).fit(frame)
+    for fitted in (unfilled, joint(weights="w", max_steps=2).fit(frame)):
+        with pytest.raises(
+            ValueError, match="cannot have weights, survival times or columns of impute=False"
+        ):
+            fitted.synthesise(5)
+    unfilled.save(tmp_path / "imputer")
+    with pytest.raises(ValueError, match="this imputer was loaded or fitted to files"):
+        MGPImputer.load(tmp_path / "imputer").synthesise(5)
 
 
 def test_pooled_variances_are_the_larger_of_both_rules() -> None:

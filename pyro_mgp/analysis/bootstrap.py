@@ -9,25 +9,25 @@ bootstrap: every completed table is bootstrapped, and Rubin's rules pool the res
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from scipy import stats
 from sklearn.base import clone
 
 from pyro_mgp._support.checks import at_least
-from pyro_mgp._support.messages import progress_bar
+from pyro_mgp._support.messages import listing, progress_bar
 from pyro_mgp.analysis.pooling import ShownAsTable, check_level
 from pyro_mgp.analysis.sensitivity import Imputer
-from pyro_mgp.data.table import TableWarning, as_frame
+from pyro_mgp.data.table import TableWarning, plain_frame
 
 Numbers = NDArray[np.float64]
 Estimator = Callable[[pd.DataFrame], Any]
-"""Function that estimates K quantities from a completed table, `[K]` or a Series with their names."""
+"""Function that estimates K quantities from a completed DataFrame: a number, `[K]`, or by name."""
 # Least degrees of freedom, below which t has no variance.
 _LEAST_DF = 3.0
 
@@ -60,7 +60,7 @@ def bootstrap_then_impute(
     Args:
         imputer: Imputer, of which a clone is fitted to each sample; an `MGPImputer.with_choices` is faster.
         frame: The table, with its missing cells; rows must be independent.
-        estimator: Function that estimates quantities from a completed table.
+        estimator: Function that estimates quantities from a completed DataFrame of pandas.
         n_samples: Number B of bootstrap samples.
         m: Imputations of each sample, at least 2.
         level: Confidence level of the intervals.
@@ -68,7 +68,8 @@ def bootstrap_then_impute(
         progress: Show a progress bar, on terminals only.
 
     Raises:
-        ValueError: If there are fewer than two samples or imputations.
+        ValueError: If there are fewer than two samples or imputations, a sample lacks what is rare and cannot
+            be imputed, or estimates of samples have other names or are not finite.
 
     Example:
         >>> from pyro_mgp import MGPImputer
@@ -82,16 +83,23 @@ def bootstrap_then_impute(
     at_least("n_samples", n_samples, 2)
     at_least("m", m, 2)
     check_level(level)
-    table, generator = as_frame(frame), np.random.default_rng(random_state)
-    answers = []
-    for _ in progress_bar(range(n_samples), progress, desc="bootstrap", unit="samples"):
+    table, generator = plain_frame(frame), np.random.default_rng(random_state)
+    answers, names = list[list[Numbers]](), None
+    for number in progress_bar(range(n_samples), progress, desc="bootstrap", unit="samples"):
         rows = generator.integers(len(table), size=len(table))
         sample = table.iloc[rows].reset_index(drop=True)
         own = clone(imputer).set_params(random_state=int(generator.integers(2**31)), progress=False)
-        with warnings.catch_warnings():  # about the table, which a fit to it gives
-            warnings.simplefilter("ignore", TableWarning)
-            answers.append([_estimates(estimator(each)) for each in own.fit(sample).impute(m=m)])
-    return _pooled(np.array(answers), answers[0][0].index, level)
+        try:
+            with warnings.catch_warnings():  # about the table, which a fit to it gives
+                warnings.simplefilter("ignore", TableWarning)
+                draws = own.fit(sample).impute(m=m)
+        except ValueError as error:
+            error.add_note(f"This is of bootstrap sample {number}, in which rows of the table are repeated.")
+            raise
+        found = [_estimates(estimator(each), f"sample {number}", names) for each in draws]
+        names = found[0].index
+        answers.append([np.asarray(each, dtype=np.float64) for each in found])
+    return _pooled(np.array(answers), pd.Index([]) if names is None else names, level)
 
 
 def bootstrapped(
@@ -109,21 +117,33 @@ def bootstrapped(
     at_least("n_samples", n_samples, 2)
 
     def analysis(table: pd.DataFrame) -> tuple[pd.Series[float], Numbers]:
-        generator, n = np.random.default_rng(random_state), len(table)
-        samples = [
-            _estimates(estimator(table.iloc[generator.integers(n, size=n)])).to_numpy()
-            for _ in range(n_samples)
-        ]
-        return _estimates(estimator(table)), np.atleast_2d(np.cov(np.array(samples), rowvar=False))
+        frame = plain_frame(table).reset_index(drop=True)
+        generator, n = np.random.default_rng(random_state), len(frame)
+        whole, samples = _estimates(estimator(frame), "the table"), []
+        for number in range(n_samples):
+            sample = frame.iloc[generator.integers(n, size=n)].reset_index(drop=True)
+            samples.append(_estimates(estimator(sample), f"sample {number}", whole.index).to_numpy())
+        return whole, np.atleast_2d(np.cov(np.array(samples), rowvar=False))
 
     return analysis
 
 
-def _estimates(found: ArrayLike | pd.Series[Any]) -> pd.Series[float]:
-    """Return estimates as a Series, named by their positions unless they have names."""
-    if isinstance(found, pd.Series):
-        return found.astype(np.float64)
-    return pd.Series(np.atleast_1d(np.asarray(found, dtype=np.float64)))
+def _estimates(found: Any, where: str, names: pd.Index[Any] | None = None) -> pd.Series[float]:
+    """Return estimates as a Series in the order of the names, which are their positions by default."""
+    if isinstance(found, Mapping | pd.Series):
+        own = pd.Series(dict(found.items()), dtype=np.float64)
+    elif np.ndim(found) <= 1:
+        own = pd.Series(np.atleast_1d(np.asarray(found, dtype=np.float64)))
+    else:
+        shape = np.shape(found)
+        raise TypeError(f"estimators must return a number, [K], a Series or a dict, got shape {shape}")
+    if names is not None and set(own.index) != set(names):
+        expected = f"expected estimates {listing(names)} from every bootstrap sample"
+        raise ValueError(f"{expected}, got {listing(own.index)} from {where}: is a level absent from it?")
+    if not np.isfinite(own).all():
+        bad = own[~np.isfinite(own)]
+        raise ValueError(f"expected finite estimates, got {bad.iloc[0]} for {bad.index[0]!r} from {where}")
+    return own if names is None else own[list(names)]
 
 
 def _pooled(Q: Numbers, names: pd.Index[Any], level: float) -> PooledBootstrap:
@@ -138,7 +158,8 @@ def _pooled(Q: Numbers, names: pd.Index[Any], level: float) -> PooledBootstrap:
     within = np.where(of_rows > 0, within, pooled)
     variance = (1 + 1 / B) * of_rows.clip(min=0) + within / (B * m)
     spread = ((B + 1) / (B * m) * between) ** 2 / (B - 1) + within**2 / (B * m**2 * (m - 1))
-    df = (variance**2 / spread).clip(min=_LEAST_DF)
+    with np.errstate(invalid="ignore"):  # constants have no variance
+        df = np.where(spread > 0, variance**2 / spread, np.inf).clip(min=_LEAST_DF)
     se = np.sqrt(variance)
     reach = stats.t.ppf((1 + level) / 2, df) * se
     columns = {"estimate": estimate, "se": se, "df": df, "low": estimate - reach, "high": estimate + reach}

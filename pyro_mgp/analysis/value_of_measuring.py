@@ -29,6 +29,8 @@ Numbers = NDArray[np.float64]
 By = Literal["cell", "row", "column"]
 # Share of its length that is left of a regressor from which other ones follow.
 _NOTHING = 1e-8
+# Fewest draws per measured cell: with fewer, what regressions explain by chance is most of it.
+_DRAWS_PER_CELL = 4
 
 
 @dataclass
@@ -60,6 +62,12 @@ class _Target:
     def after(self, cells: Numbers) -> _Target:
         """Return the target after cells `[m, q]` were measured."""
         basis = self.basis(cells)
+        measured, m = self.measured.shape[1] + basis.shape[1], len(self.draws)
+        if _DRAWS_PER_CELL * measured > m:
+            raise ValueError(
+                f"{m} imputations cannot tell what {measured} cells say together: draw "
+                f"{_DRAWS_PER_CELL * measured} or more, or measure fewer (by='cell', a smaller budget)"
+            )
         return _Target(self.draws - basis @ (basis.T @ self.draws), np.hstack([self.measured, basis]))
 
 
@@ -87,9 +95,9 @@ def value_of_measuring(
     Args:
         draws: `Imputations`, of which there should be a thousand: among m draws, cells that tell nothing may
             seem to remove a few times 1/m of the variance.
-        target: Function that estimates a number from a completed table, whose variance between imputations
-            is to be reduced; or the label of a column, for the mean variance of its missing cells (of levels,
-            of their indicators).
+        target: Function that estimates a number from a completed DataFrame, whose variance between
+            imputations is to be reduced; or the label of a column, for the mean variance of its missing
+            cells (of levels, of their indicators).
         by: What is measured at once: a missing "cell", all those of a "row", or all those of a "column".
             For a column as target, its own cells are not measured, and cells of other rows count as
             independent.
@@ -101,8 +109,9 @@ def value_of_measuring(
         all measurements so far; and `removed`, the share of the variance that this measurement removes.
 
     Raises:
-        ValueError: If the target has no variance or nothing can be measured, there are fewer than three
-            draws, or an argument is none of the allowed ones.
+        ValueError: If the target has no variance or nothing can be measured, draws are too few for the cells
+            that are measured together, or an argument is none of the allowed ones. Cells that stay missing
+            in some draws are left out.
 
     Example:
         >>> from pyro_mgp import Imputations
@@ -123,7 +132,8 @@ def value_of_measuring(
     candidates = _candidates(draws, target, rows, by)
     variance = _variance(targets)
     if not candidates or not variance > 0:
-        what = "no missing cell can be measured" if variance > 0 else "the target does not vary between draws"
+        constant = "the target does not vary between draws, or stays missing"
+        what = "no missing cell can be measured" if variance > 0 else constant
         raise ValueError(f"nothing is to be gained: {what}")
     if budget is None:
         ranked = [(each, _remaining(targets, each)) for each in candidates]
@@ -139,7 +149,7 @@ def value_of_measuring(
 
 def _variance(targets: list[_Target]) -> float:
     """Return the mean variance of the targets."""
-    return float(np.mean([target.variance for target in targets]))
+    return float(np.mean([target.variance for target in targets])) if targets else 0.0
 
 
 def _remaining(targets: list[_Target], candidate: _Candidate) -> float:
@@ -164,14 +174,18 @@ def _chosen(
 def _targets(draws: Any, target: Label | Callable[[pd.DataFrame], float]) -> tuple[list[_Target], list[int]]:
     """Return the targets, and for a column the positions of the rows of its missing cells."""
     if callable(target):
-        found = [float(target(table)) for table in draws.in_pandas()]
-        return [_Target.of(np.array(found)[:, None])], []
-    if target not in draws.values:
+        found = [np.asarray(target(table), dtype=np.float64) for table in draws.in_pandas()]
+        if any(each.size != 1 or not np.isfinite(each).all() for each in found):
+            raise ValueError("target must return one finite number from every completed table")
+        return [_Target.of(np.array(found).reshape(-1, 1))], []
+    if isinstance(target, list) or target not in draws.values:
         labels = listing(draws.values)
         raise ValueError(f"target must be a function or a column with draws, of {labels}; got {target!r}")
-    cells = _numbers(draws.values[target])
     positions = np.flatnonzero(holes_of(draws.frame[target])).tolist()
-    return [_Target.of(own) for own in cells], positions
+    cells = zip(_numbers(draws.values[target]), positions, strict=True)
+    # Cells that stay missing in some draws have no variance.
+    kept = [(own, row) for own, row in cells if np.isfinite(own).all()]
+    return [_Target.of(own) for own, _ in kept], [row for _, row in kept]
 
 
 def _candidates(draws: Any, target: Any, rows: list[int], by: By) -> list[_Candidate]:
@@ -197,7 +211,7 @@ def _candidates(draws: Any, target: Any, rows: list[int], by: By) -> list[_Candi
 def _numbers(values: NDArray[Any]) -> list[Numbers]:
     """Return the draws of each cell `[m, n]` as numbers `[m, q]`: those of levels as indicators."""
     if values.dtype.kind in "Mm":
-        values = values.view(np.int64)
+        values = np.where(np.isnat(values), np.nan, values.view(np.int64).astype(np.float64))
     if values.dtype != object:
         return [own[:, None].astype(np.float64) for own in values.T]
     return [(own[:, None] == pd.unique(own)[None, :]).astype(np.float64) for own in values.T]

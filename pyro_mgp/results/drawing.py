@@ -119,7 +119,12 @@ def synthetic(model: FittedModel, n: int, m: int, random_state: RandomState) -> 
     """Return m tables of n rows that are drawn from the joint density of all columns."""
     at_least("n, the number of rows,", n, 1)
     at_least("m, the number of tables,", m, 1)
-    own, codec = model.own_table(), model.encoder.codec
+    own, codec, rules = model.own, model.encoder.codec, model.encoder.rules
+    if own is None:
+        raise ValueError("synthetic rows need the fitted table: this imputer was loaded or fitted to files")
+    unfilled = [label for label, spec in rules.specs.items() if not spec.impute]
+    if rules.weights is not None or rules.survival is not None or unfilled:
+        raise ValueError("synthetic rows cannot have weights, survival times or columns of impute=False")
     modelled = own.frame.drop(columns=list(model.encoder.rules.not_modelled))
     linked = {codec.groups[spec.column] for spec in model.link_specs if spec.column < codec.n_encoded}
     without = [column.name for i, column in enumerate(codec.columns) if column.width and i not in linked]

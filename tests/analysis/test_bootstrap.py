@@ -85,6 +85,50 @@ def test_bootstrapped_analyses_have_the_standard_errors_of_means() -> None:
     assert both.covariances is not None and both.covariances[0, 0, 1] > 0
 
 
+def test_estimates_are_matched_by_name() -> None:
+    frame = half(100).assign(k=np.where(np.arange(100) < 51, "a", "b"))
+    draws = Normal().fit(frame).impute(m=3)
+    analyses = [
+        bootstrapped(lambda t: t["k"].value_counts(normalize=True)),
+        bootstrapped(lambda t: dict(t["k"].value_counts(normalize=True).sort_index())),
+    ]
+    first, second = (draws.pool(each).table["se"] for each in analyses)
+    np.testing.assert_allclose(first[["a", "b"]], second[["a", "b"]])
+    assert first["a"] == pytest.approx(0.05, rel=0.15)
+    shares = bootstrap_then_impute(
+        Normal(), frame, lambda t: t["k"].value_counts(normalize=True), n_samples=50
+    )
+    assert shares.table["estimate"].sum() == pytest.approx(1.0)
+    assert shares.table.loc["a", "estimate"] == pytest.approx(0.51, abs=0.03)
+
+
+def test_samples_have_a_plain_index_and_constants_no_error() -> None:
+    draws = Normal().fit(half(60).set_axis(np.arange(60) // 2)).impute(m=2)
+    seen: list[pd.Index[Any]] = []
+
+    def size(table: pd.DataFrame) -> float:
+        seen.append(table.index)
+        return table["y"].mean()
+
+    draws.pool(bootstrapped(size, n_samples=3))
+    assert all(index.equals(pd.RangeIndex(60)) for index in seen)
+    row = bootstrap_then_impute(Normal(), half(), len, n_samples=3).table.iloc[0]
+    assert (row["se"], row["low"], row["high"]) == (0, 200, 200)
+
+
+def test_what_a_sample_lacks_is_named() -> None:
+    frame = half(30).assign(k=["rare", *["often"] * 29])
+    with pytest.raises(ValueError, match=r"from sample \d+: is a level absent"):
+        bootstrap_then_impute(Normal(), frame, lambda t: t.groupby("k")["y"].mean(), n_samples=20)
+    draws = Normal().fit(frame).impute(m=2)
+    with pytest.raises(ValueError, match=r"from sample \d+: is a level absent"):
+        draws.pool(bootstrapped(lambda t: t.groupby("k")["y"].mean()))
+    with pytest.raises(ValueError, match="expected finite estimates, got nan"):
+        bootstrap_then_impute(Normal(), frame, lambda t: np.nan)
+    with pytest.raises(TypeError, match="must return a number"):
+        bootstrap_then_impute(Normal(), frame, lambda t: np.zeros((2, 2)))
+
+
 @pytest.mark.parametrize("options", [{"n_samples": 1}, {"m": 1}, {"level": 1.0}])
 def test_too_few_samples_or_imputations_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"n_samples|m must|level"):

@@ -120,12 +120,34 @@ def test_cells_that_tell_nothing_remove_nothing_on_average() -> None:
     assert value_of_measuring(draws, "y", by="column")["removed"].iloc[0] == pytest.approx(0.0, abs=0.01)
 
 
+def test_cells_that_stay_missing_are_left_out() -> None:
+    g, m = np.random.default_rng(3), 200
+    times = (pd.Timestamp("2026-01-01") + pd.to_timedelta(g.normal(size=(m, 2)), unit="D")).to_numpy()
+    times = times.astype("datetime64[us]").reshape(m, 2)
+    times[:, 1] = np.datetime64("NaT")
+    frame = pd.DataFrame({"t": pd.Series([pd.NaT] * 2, dtype="datetime64[us]"), "x": [np.nan] * 2})
+    x = np.stack([(times[:, 0] - times[0, 0]).astype(float), g.normal(size=m)], axis=1)
+    draws = Imputations(frame, {"t": times, "x": x}, m, may_stay_missing=["t"])
+    found = value_of_measuring(draws, "t")
+    assert found["row"].tolist() == [0] and found["removed"].iloc[0] == pytest.approx(1.0)
+
+
+def test_draws_are_enough_for_what_is_measured_together() -> None:
+    g = np.random.default_rng(4)
+    draws = Imputations(pd.DataFrame({"y": [np.nan] * 40}), {"y": g.normal(size=(100, 40))}, 100)
+    with pytest.raises(ValueError, match=r"100 imputations cannot tell what 40 cells say together: draw 160"):
+        value_of_measuring(draws, lambda table: table["y"].mean(), by="column")
+    assert len(value_of_measuring(draws, lambda table: table[["y"]].mean(), budget=5)) == 5
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"target": "x", "by": "table"}, "by must be one of"),
         ({"target": "z"}, "must be a function or a column with draws"),
         ({"target": lambda table: 1.0}, "does not vary between draws"),
+        ({"target": lambda table: np.nan}, "one finite number"),
+        ({"target": ["x"]}, "target must be a function or a column with draws"),
         ({"target": "x", "budget": 0}, "budget"),
         ({"target": "x"}, "no missing cell can be measured"),
     ],
