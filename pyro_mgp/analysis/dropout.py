@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import math
-import numbers as numbers_abc
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
+from numbers import Real
 from typing import Any, get_args
 
 import numpy as np
@@ -89,7 +89,7 @@ class AfterDropout:
                 raise ValueError(
                     f"delta of arm {arm!r} names {strange[0]!r}, no visit of {listing(self.visits)}"
                 )
-            if not all(isinstance(each, numbers_abc.Real) and np.isfinite(each) for each in numbers.values()):
+            if not all(isinstance(each, Real) and np.isfinite(each) for each in numbers.values()):
                 raise ValueError(f"delta of arm {arm!r} must be finite numbers, got {self.delta[arm]!r}")
 
     @property
