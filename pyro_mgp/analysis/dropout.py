@@ -143,12 +143,12 @@ class AfterDropout:
         arm = list(range(model.encoder.codec.n_encoded)[place[_column(model, self.arm).name]])
         for codec in codecs:
             number = of_links.get(place[codec.name].start, -1) if codec.width else -1
-            link = model.chain.links[number]
+            link = model.chain.links[number] if number >= 0 else None
             if codec.kind is not Kind.CONTINUOUS or codec.warp is not None or codec.support is not None:
                 why = f"is modelled as {codec.kind}, transformed, or with a discrete support, not as it is"
-            elif codec.bounds is not None or not link.is_gaussian:
+            elif codec.bounds is not None or (link is not None and not link.is_gaussian):
                 why = "has bounds, limits or standard errors in its spec, which a normal distribution has not"
-            elif number < 0 or not model.is_sequential:
+            elif link is None or not model.is_sequential:
                 why = "has no link that sees earlier columns only"
             elif not {*arm[: len(arm) - 1 or 1], *earlier} <= {*link.inputs.tolist()}:
                 why = "is not predicted from the arm and all earlier visits"
