@@ -176,7 +176,7 @@ def test_as_frame_names_the_columns_of_an_array(X: Any) -> None:
 )
 def test_as_frame_refuses_anything_else(X: object, came: str) -> None:
     error = ValueError if isinstance(X, np.ndarray) else TypeError
-    with pytest.raises(error, match=f"Expected a table: a pandas DataFrame.*got {came}"):
+    with pytest.raises(error, match=f"Expected a table: a DataFrame.*got {came}"):
         as_frame(X)
 
 
