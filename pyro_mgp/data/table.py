@@ -74,8 +74,8 @@ def _converted(X: object) -> pd.DataFrame:
     came = f"an array of shape {X.shape}" if isinstance(X, np.ndarray) else f"{type(X).__name__}"
     error = ValueError if isinstance(X, np.ndarray) else TypeError
     raise error(
-        f"Expected a table: a DataFrame (pandas, Polars, PyArrow, DuckDB), a two-dimensional array, or a list "
-        f"of equally long rows; got {came}. Reshape your data, or wrap it as pandas.DataFrame(...)."
+        f"Expected a table: a DataFrame (pandas, Polars, PyArrow, DuckDB), a two-dimensional array, or "
+        f"a list of equally long rows; got {came}. Reshape your data, or wrap it as pandas.DataFrame(...)."
     )
 
 
