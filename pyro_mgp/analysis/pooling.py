@@ -66,6 +66,12 @@ class ShownAsTable:
         text = self._rounded().to_latex(escape=True, column_format="l" + "r" * self.table.shape[1])
         return text.replace("<", "$<$").replace("|", "$|$")
 
+    def to_great_table(self) -> Any:
+        """Return the rounded table as a `GT` of the package great_tables, which must be installed."""
+        from great_tables import GT
+
+        return GT(self._rounded().rename_axis("term").reset_index()).tab_header(title=self.title)
+
     def _rounded(self) -> pd.DataFrame:
         """Format estimates with four significant digits, shares and p-values with three decimals."""
         text = self.table.apply(lambda column: column.map(_FORMATS.get(column.name, "{:.3f}").format))

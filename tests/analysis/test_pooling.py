@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -320,3 +321,19 @@ def test_summaries_take_any_names() -> None:
     pooled = pool([([1.0 + k, 2.0], [0.1, 0.1]) for k in range(3)], names=[(0, "a"), (0, "b")])
     assert pooled.summary()["term"].tolist() == [(0, "a"), (0, "b")]
     assert "$<$.001" in pooled.to_latex()
+
+
+def test_great_tables_get_the_rounded_table_and_its_title(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package is not needed otherwise: a stand-in records what it is given."""
+
+    class GT:
+        def __init__(self, frame: pd.DataFrame) -> None:
+            self.frame = frame
+
+        def tab_header(self, title: str) -> tuple[pd.DataFrame, str]:
+            return self.frame, title
+
+    monkeypatch.setitem(sys.modules, "great_tables", SimpleNamespace(GT=GT))
+    pooled = pool([(1.2, 0.04), (1.5, 0.05)], names=["slope"])
+    frame, title = pooled.to_great_table()
+    assert frame.loc[0, ["term", "estimate"]].tolist() == ["slope", "1.35"] and title == pooled.title
