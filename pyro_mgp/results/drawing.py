@@ -119,19 +119,8 @@ def synthetic(model: FittedModel, n: int, m: int, random_state: RandomState) -> 
     """Return m tables of n rows that are drawn from the joint density of all columns."""
     at_least("n, the number of rows,", n, 1)
     at_least("m, the number of tables,", m, 1)
-    own, codec, rules = model.own, model.encoder.codec, model.encoder.rules
-    if own is None:
-        raise ValueError("synthetic rows need the fitted table: this imputer was loaded or fitted to files")
-    unfilled = [label for label, spec in rules.specs.items() if not spec.impute]
-    if rules.weights is not None or rules.survival is not None or unfilled:
-        raise ValueError("synthetic rows cannot have weights, survival times or columns of impute=False")
+    own = _fitted_table(model)
     modelled = own.frame.drop(columns=list(model.encoder.rules.not_modelled))
-    linked = {codec.groups[spec.column] for spec in model.link_specs if spec.column < codec.n_encoded}
-    without = [column.name for i, column in enumerate(codec.columns) if column.width and i not in linked]
-    if without or not model.is_sequential or not model.link_specs:
-        why = f"columns {listing(without)} have no link" if without else "links see all other columns"
-        advice = "fit with columns='all', inputs='earlier', and without groups or survival"
-        raise ValueError(f"synthetic rows need a joint density of all columns, but {why}: {advice}")
     empty = modelled.iloc[:0].reindex(pd.RangeIndex(n)).reindex(columns=own.frame.columns)
     seed = None if random_state is None else seed_of(random_state)
     with warnings.catch_warnings():  # of rows that are entirely missing
@@ -144,6 +133,23 @@ def synthetic(model: FittedModel, n: int, m: int, random_state: RandomState) -> 
     ]
     tables = [table.astype(modelled.dtypes.to_dict()) for table in tables]
     return tables if own.kind is None else [own.kind.of(table) for table in tables]
+
+
+def _fitted_table(model: FittedModel) -> InputTable:
+    """Return the fitted table; a ValueError says why there is no joint density of all its columns."""
+    own, codec, rules = model.own, model.encoder.codec, model.encoder.rules
+    if own is None:
+        raise ValueError("synthetic rows need the fitted table: this imputer was loaded or fitted to files")
+    unfilled = [label for label, spec in rules.specs.items() if not spec.impute]
+    if rules.weights is not None or rules.survival is not None or unfilled:
+        raise ValueError("synthetic rows cannot have weights, survival times or columns of impute=False")
+    linked = {codec.groups[spec.column] for spec in model.link_specs if spec.column < codec.n_encoded}
+    without = [column.name for i, column in enumerate(codec.columns) if column.width and i not in linked]
+    if without or not model.is_sequential or not model.link_specs:
+        why = f"columns {listing(without)} have no link" if without else "links see all other columns"
+        advice = "fit with columns='all', inputs='earlier', and without groups or survival"
+        raise ValueError(f"synthetic rows need a joint density of all columns, but {why}: {advice}")
+    return own
 
 
 def completed(model: FittedModel, X: pd.DataFrame | ArrayLike, *, add_indicator: bool) -> Any:
