@@ -90,11 +90,11 @@ def energy_scores(
     columns = [label for label, own in zip(labels, holes.T, strict=True) if own.sum() >= _FEWEST]
     if not columns:
         raise ValueError(f"no column has {_FEWEST} missing cells or more, for which there is a score")
+    rules = Rules.parse(None, labels)
+    levels = {label for label in labels if holds_levels(table[label], label, rules)}
     seeds = generator.integers(2**31, size=1 + len(columns)).tolist()
     rows = []
     for name, imputer in progress_bar(imputers.items(), progress, desc="scoring", unit="imputer"):
-        rules = Rules.parse(None, labels)
-        levels = {label for label in labels if holds_levels(table[label], label, rules)}
         filled = draw(imputer, table, 1, seeds[0], levels=levels)
         completed = complete(table, {label: _cells(own[0], table[label]) for label, own in filled.items()})
         for label, seed in zip(columns, seeds[1:], strict=True):
