@@ -5,8 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
 from benchmarks.figures import Row, as_table
+from benchmarks.runs import provenance
 from pyro_mgp.cli.arguments import at_least
 from pyro_mgp.cli.messages import INTERRUPTED, notes, say
 
@@ -73,3 +75,4 @@ def report(rows: Iterable[Row], out: str | None) -> None:
         shown.append(row)
     if out is not None:
         as_table(shown).to_csv(out, index=False)
+        provenance.add(Path(out), (row.what for row in shown))

@@ -20,6 +20,7 @@ from benchmarks.coverage import simulation, summary
 from benchmarks.coverage.designs import DESIGNS, matching
 from benchmarks.coverage.methods import EXACT, METHODS
 from benchmarks.paper.data import DATA_DIR
+from benchmarks.runs import provenance
 from pyro_mgp.cli.messages import count
 
 # Designs with more estimands are summarised by kind of estimand only.
@@ -68,6 +69,8 @@ def _run(args: argparse.Namespace) -> int:
         if error is not None:
             failed += 1
             command.say(f"{' '.join(map(str, task))} failed: {error}", sys.stderr)
+        else:
+            provenance.add(out, [" ".join(task[:2])])
     if out.exists():
         _summarise(pd.read_csv(out), designs, args.summary, args.picture)
     if failed:

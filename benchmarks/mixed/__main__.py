@@ -17,6 +17,7 @@ from tqdm import tqdm
 from benchmarks import command
 from benchmarks.mixed import comparison
 from benchmarks.mixed.comparison import METHODS
+from benchmarks.runs import provenance
 from pyro_mgp.results import files
 
 
@@ -45,6 +46,7 @@ def _run(args: argparse.Namespace) -> None:
     scores = pd.DataFrame(tqdm(runs, total=n_rows, unit="column", disable=None, leave=False))
     if args.out is not None:
         scores.to_csv(args.out, index=False, float_format="%.4f")
+        provenance.add(Path(args.out), args.methods)
     means = scores.groupby(["column", "method"], sort=False).mean(numeric_only=True)
     command.say(means.drop(columns=["split", "cells"]).round(4).to_string(na_rep=""))
 

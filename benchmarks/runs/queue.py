@@ -12,6 +12,7 @@ from typing import TypeVar
 from tqdm import tqdm
 
 from benchmarks import command
+from benchmarks.runs import provenance
 from benchmarks.runs.process import Row
 from benchmarks.runs.results import Layout, Results
 from pyro_mgp.cli.messages import count
@@ -36,7 +37,7 @@ def run_all(
     Args:
         runs: Runs to do.
         out: CSV file of the results.
-        layout: Columns of that file.
+        layout: Columns of that file, among them `method`, the part of the results that a run belongs to.
         do: Function that does a run and returns its row, from any thread.
         prepare: Function that is called with the remaining runs before the first, to report errors at once.
         jobs: Number of simultaneous runs.
@@ -62,6 +63,7 @@ def run_all(
     ) as bar:
         for each, row in _in_any_order(remaining, do, jobs):
             results.append(each, row)
+            provenance.add(out, [str(vars(each)["method"])])
             bar.set_postfix_str(str(each), refresh=False)
             bar.update()
             if row.get("error"):

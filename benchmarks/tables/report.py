@@ -83,7 +83,7 @@ def _sections(table: pd.DataFrame, rankings: list[Ranking], pictures: Mapping[st
         "complete columns; the best is bold."
     )
     yield "## Methods over all cells"
-    yield _over_cells(table, rankings)
+    yield over_cells(table, rankings)
     yield from _about_mgp(table)
     for ranking in rankings:
         yield ranking.describe()
@@ -99,7 +99,7 @@ def _sections(table: pd.DataFrame, rankings: list[Ranking], pictures: Mapping[st
     yield markdown.about_runs(table, _named)
 
 
-def _over_cells(table: pd.DataFrame, rankings: list[Ranking]) -> str:
+def over_cells(table: pd.DataFrame, rankings: list[Ranking]) -> str:
     """Return a table in Markdown with a line per method: wins, ranks, coverage and time."""
     rmse, crps = (summary.wins(summary.by_cell(table, score)) for score in _SCORES)
     coverages = [summary.by_cell(table, name).mean() for name in _COVERAGES]
