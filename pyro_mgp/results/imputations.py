@@ -39,7 +39,8 @@ from pyro_mgp.storage.untrusted import MALFORMED
 
 Suffix = Literal["csv", "parquet"]
 
-_FORMAT_VERSION = 3
+FORMAT_VERSION = 3
+"""Number of the format of folders that `Imputations.save` writes."""
 _FRAME, _DRAWS = "frame.parquet", "draws.safetensors"
 _TIMES = ("datetime64[us]", "timedelta64[us]")
 _QUANTILES = {"q05": 0.05, "q50": 0.50, "q95": 0.95}
@@ -116,7 +117,17 @@ class Imputations:
         return (self[j] for j in range(self.m))
 
     def in_pandas(self) -> Imputations:
-        """Return the same imputations, whose completed tables are DataFrames of pandas."""
+        """Return the same imputations, whose completed tables are DataFrames of pandas.
+
+        Example:
+            >>> import pyarrow
+            >>> from pyro_mgp import MGPImputer
+            >>> numbers = [float(i) for i in range(20)]
+            >>> table = pyarrow.table({"x": numbers, "y": [None, *numbers[1:]]})
+            >>> draws = MGPImputer(random_state=0, max_steps=5).fit(table).impute(m=2)
+            >>> type(draws[0]).__name__, type(draws.in_pandas()[0]).__name__
+            ('Table', 'DataFrame')
+        """
         if self.kind is None:
             return self
         other = copy.copy(self)
@@ -349,7 +360,7 @@ class Imputations:
             fields["mixing"] = None if self.mixing is None else self.mixing.to_json()
             write_frame(folder / _FRAME, self.frame)
             write_arrays(folder / _DRAWS, arrays)
-            write_header(folder, "Imputations", _FORMAT_VERSION, fields, (_FRAME, _DRAWS))
+            write_header(folder, "Imputations", FORMAT_VERSION, fields, (_FRAME, _DRAWS))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Imputations:
@@ -359,7 +370,7 @@ class Imputations:
             ValueError: If there is no such folder, it was not written by `save`, or a file in it is damaged.
         """
         files = (_FRAME, _DRAWS)
-        header = read_header(path, "Imputations", _FORMAT_VERSION, files)
+        header = read_header(path, "Imputations", FORMAT_VERSION, files)
         frame = read_frame(Path(path) / _FRAME)
         try:
             holes = {str(i): n for i, n in enumerate(missing(frame).sum(0).tolist())}
