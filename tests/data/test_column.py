@@ -375,3 +375,19 @@ def test_lengths_of_time_are_drawn_negative_only_if_some_were() -> None:
                 cells.astype("timedelta64[us]").astype("int64"),
                 atol=1,
             )
+
+
+def test_numbers_of_floating_point_are_drawn_whole_if_all_that_were_observed_are() -> None:
+    weights = pd.Series(np.random.default_rng(0).normal(3000, 500, 80).round(), name="x")
+    scores = np.linspace(-3, 3, 30)[:, None]
+    drawn = fit_column(weights, discrete_support=50).decode(scores)
+    assert drawn.dtype == np.float64
+    np.testing.assert_array_equal(drawn, drawn.round())
+    np.testing.assert_allclose(drawn, weights.mean() + scores[:, 0] * weights.std(ddof=0), atol=0.5)
+    for cells in (weights[:49], weights.where(weights.index > 0, 2999.5)):
+        assert (fit_column(cells, discrete_support=50).decode(scores) % 1 > 0).any()
+    assert (
+        fit_column(weights, discrete_support=0).decode(scores) % 1 > 0
+    ).any()  # continuous draws on request
+    bounded = fit_column(weights, discrete_support=50, spec=ColumnSpec(lower=1000.5, upper=4999.5))
+    assert set(bounded.decode(np.array([[-99.0], [99.0]])).tolist()) == {1001, 4999}

@@ -75,7 +75,10 @@ def fit_column(
         )
     bounded = ["continuous", "integer", "semicontinuous"]
     if kind not in bounded and (spec.lower, spec.upper) != (None, None):
-        raise ValueError(f"Column {name!r}: bounds are for {listing(bounded)} columns, this is {kind}.")
+        advice = "Convert the column, or leave out the bounds."
+        raise ValueError(
+            f"Column {name!r}: bounds are for {listing(bounded)} columns, this is {kind}. {advice}"
+        )
     if limits is not None and kind is not Kind.CONTINUOUS:
         advice = f"Convert it to floating-point numbers: frame.astype({{{name!r}: 'float64'}})."
         if spec.kind is not None:

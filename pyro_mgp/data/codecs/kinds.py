@@ -31,6 +31,8 @@ from pyro_mgp.data.transforms import Warp
 
 # Counts that were detected, not asked for, are drawn up to so many times the largest observed one.
 _MOST_TIMES = 2.0
+# Fewest observed cells, all of them whole, that show that a floating-point column holds whole numbers.
+_FEWEST_WHOLE = 50
 # Integers up to this one are exact in float64.
 _LARGEST_COUNT = 2.0**53
 # Integers that range from 0 to at least _LEAST_REACH are counts if the Kullback-Leibler divergence from the
@@ -180,11 +182,28 @@ class NumberCodec(ColumnCodec):
         }
 
 
+@dataclass(frozen=True)
 class ContinuousCodec(NumberCodec):
     """Codec of real numbers with Gaussian noise, transformed if that is clearly more likely."""
 
     kind = Kind.CONTINUOUS
     families = ("numbers",)
+
+    is_whole: bool = False
+    """Whether draws are whole, as all observed cells are: pandas reads integers with holes as floats."""
+
+    def _learn(self, observed: Numbers, options: FitOptions) -> ColumnCodec:
+        codec = super()._learn(observed, options)
+        is_whole = len(observed) >= _FEWEST_WHOLE and not (observed % 1).any()
+        if not isinstance(codec, ContinuousCodec) or not is_whole or not options.discrete_support:
+            return codec
+        return codec if codec.has_limits else dataclasses.replace(codec, is_whole=True)
+
+    def _cells(self, transformed: Numbers, to_support: bool) -> NDArray[Any]:
+        raw = super()._cells(transformed, to_support)
+        if not self.is_whole:
+            return raw
+        return np.clip(np.rint(raw), np.ceil(self.limits[0]), np.floor(self.limits[1]))
 
 
 class HeavyTailedCodec(ColumnCodec):
