@@ -5,10 +5,11 @@ from __future__ import annotations
 import enum
 import math
 import numbers
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from pyro_mgp._support.checks import truth
 from pyro_mgp._support.messages import plain
 
 Label: TypeAlias = str | int
@@ -58,7 +59,9 @@ class ColumnSpec:
             its cells counts as missing.
         otherwise: Value of the cells where the column does not apply; None leaves them as they are.
         predictors: Labels of the columns from which this one is predicted; None for all.
-        predicts: Whether other columns are predicted from this one.
+        predicts: Whether other columns are predicted from this one. In a joint density, missing cells of
+            other columns still agree with its relation to them if it is incomplete. A column of text or
+            identifiers that predicts nothing is left as it is.
         impute: Whether missing cells are filled in the output; as predictors they are filled in any case.
         standard_error: Label of a column that holds the standard error of each observed cell. That column is
             neither imputed nor a predictor.
@@ -112,9 +115,19 @@ class ColumnSpec:
         object.__setattr__(self, "otherwise", plain(self.otherwise))
         if self.lower is not None and self.upper is not None and self.lower >= self.upper:
             raise ValueError(f"lower must be less than upper, got {self.lower} and {self.upper}")
+        for name in ("derived", "only_if"):
+            if not isinstance(own := getattr(self, name), str | None):
+                raise TypeError(f"{name} must be the text of a formula, got {own!r}")
+        for name in ("standard_error", "lower_limit", "upper_limit", "time"):
+            if not isinstance(own := getattr(self, name), str | int | None):
+                raise TypeError(f"{name} must be the label of a column, got {own!r}")
+        for name in ("predicts", "impute"):
+            truth(name, getattr(self, name))
         for name in ("predictors", "slopes"):
             if isinstance(own := getattr(self, name), str):
                 raise TypeError(f"{name} must be a list of column labels, got the text {own!r}")
+            if not isinstance(own, Iterable | None):
+                raise TypeError(f"{name} must be a list of column labels, got {own!r}")
         object.__setattr__(self, "slopes", tuple(self.slopes))
         for name in ("slopes", "time"):
             if getattr(self, name) not in ((), None) and self.kind != Kind.GROUP:

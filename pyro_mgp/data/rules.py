@@ -28,7 +28,7 @@ from pyro_mgp.data.codecs.base import MAX_LEVELS
 from pyro_mgp.data.column_spec import ColumnSpec, Kind, Label, Specs
 from pyro_mgp.data.formula import Formula
 from pyro_mgp.data.groups import WithinGroups
-from pyro_mgp.data.limits import Limits
+from pyro_mgp.data.limits import Limits, holds_limits
 from pyro_mgp.data.survival import Survival
 from pyro_mgp.data.table import TableWarning, missing
 from pyro_mgp.data.weights import log_weights
@@ -100,22 +100,22 @@ class Rules:
             wrong += [each for each in of_groups if each not in variables - {label} - rules.groups]
             wrong += [each for each in spec.described_by if each not in {*columns} - {label, *derived}]
             if wrong:
-                expected = "expected another column of the table that is not derived"
-                raise ValueError(f"the spec of column {label!r} names {wrong[0]!r}: {expected}")
+                expected = "another column of the table that is not derived"
+                raise _wrong(f"the spec of column {label!r}", wrong[0], columns, expected)
         if len(subjects := [label for label, spec in specs.items() if spec.time is not None]) > 1:
             raise ValueError(
                 f"the specs of columns {listing(subjects)} name times: expected one process over time"
             )
         if weights is not None and weights not in variables:
-            raise ValueError(
-                f"weights names {weights!r}: expected the label of a column of the table that is not derived "
-                "and does not describe another one"
+            expected = (
+                "the label of a column of the table that is not derived and does not describe another one"
             )
+            raise _wrong("weights", weights, columns, expected)
         if weights in specs:
             raise ValueError(
                 f"column {weights!r} holds weights, of which the logarithm is modelled: leave out its spec"
             )
-        outcome = None if survival is None else _survival(survival, variables)
+        outcome = None if survival is None else _survival(survival, variables, columns)
         if outcome is not None and weights in (outcome.time, outcome.event):
             raise ValueError(f"column {weights!r} cannot hold both weights and a survival outcome")
         others = {weights} | (set() if outcome is None else {outcome.time, outcome.event})
@@ -157,16 +157,25 @@ class Rules:
         return {label for label, spec in self.specs.items() if spec.kind is Kind.GROUP}
 
     def _texts_of(self, frame: pd.DataFrame) -> frozenset[Label]:
-        """Return the columns of text or identifiers that no spec names, with a warning for each."""
+        """Return the columns of text or identifiers that no spec makes predictors, with a warning for each.
+
+        There is none for columns whose specs say that they predict nothing.
+        """
+        of_no_use = {label for label, spec in self.specs.items() if spec == ColumnSpec(predicts=False)}
         named = {*self.specs, *(each for spec in self.specs.values() for each in spec.predictors or ())}
-        others = [label for label in labels_of(frame.columns) if label not in named | self.not_modelled]
-        texts = frozenset(label for label in others if _is_text(frame[label]))
-        for label in sorted(texts, key=str):
+        others = [label for label in labels_of(frame.columns) if label not in self.not_modelled]
+        may_be = [label for label in others if label not in named or label in of_no_use]
+        texts = frozenset(label for label in may_be if _is_text(frame[label]))
+        for label in sorted(texts - of_no_use, key=str):
             cells = frame[label].dropna()
+            advice = "If its cells are levels, group rare ones, or say so: ColumnSpec(kind='categorical')."
+            if holds_limits(cells):
+                advice = "If cells lie within limits, split them: frame, specs = split_limits(frame)."
+            elif pd.to_numeric(cells.astype(str), errors="coerce").notna().mean() > 0.5:
+                advice = f"If its cells are numbers, convert it by pandas.to_numeric(frame[{label!r}])."
             warn_user(
                 f"Column {label!r} holds {cells.nunique()} different texts in {len(cells)} cells: it is "
-                "taken for text or an identifier, is left as it is, and predicts no other column. If its "
-                "cells are levels, group rare ones, or say so: ColumnSpec(kind='categorical').",
+                f"taken for text or an identifier, is left as it is, and predicts no other column. {advice}",
                 TableWarning,
             )
         return texts
@@ -257,6 +266,11 @@ class Rules:
         found = {}
         for label, spec in self.specs.items():
             if spec.standard_error is not None:
+                if not is_numeric(own := frame[spec.standard_error]):
+                    raise TypeError(
+                        f"Column {spec.standard_error!r} holds the standard errors of {label!r}: expected "
+                        f"numbers, got dtype {own.dtype}. Convert it by pandas.to_numeric."
+                    )
                 errors, observed = numbers_of(frame[spec.standard_error]), ~holes_of(frame[label])
                 for row in np.flatnonzero(observed & ~((errors >= 0) & np.isfinite(errors)))[:1]:
                     raise ValueError(
@@ -433,15 +447,22 @@ def _check_times(frame: pd.DataFrame, subject: Label, time: Label) -> None:
         )
 
 
-def _survival(columns: tuple[Label, Label], variables: Collection[Label]) -> Survival:
+def _wrong(who: str, label: Label, columns: Sequence[Label], expected: str) -> ValueError:
+    """Return the error for the label of a column that is not in the table, or not one of those expected."""
+    if label not in columns:
+        return ValueError(f"{who} names column {label!r}, but the table has {listing(columns)}")
+    return ValueError(f"{who} names {label!r}: expected {expected}")
+
+
+def _survival(
+    outcome: tuple[Label, Label], variables: Collection[Label], columns: Sequence[Label]
+) -> Survival:
     """Return the outcome of columns of times and events, which must be among the modelled ones."""
-    time, event = columns
-    for label in columns:
+    time, event = outcome
+    for label in outcome:
         if label not in variables:
-            raise ValueError(
-                f"survival names {label!r}: expected the labels of two columns of the table that are not "
-                f"derived, of times and of events, got {columns!r}"
-            )
+            expected = "the labels of two columns of the table that are not derived, of times and of events"
+            raise _wrong("survival", label, columns, f"{expected}, got {outcome!r}")
     if time == event:
         raise ValueError(f"survival names {time!r} twice: expected a column of times and one of events")
     return Survival(time, event)

@@ -343,6 +343,9 @@ def test_text_and_identifiers_are_left_alone_with_a_sentence(tmp_path: Path) -> 
     assert draws[0]["b"].notna().all()
     without = small({}).fit(frame.drop(columns=["id", "note"])).impute(m=2)
     pd.testing.assert_series_equal(draws[0]["b"], without[0]["b"])
+    with pytest.warns(TableWarning, match="'note'"):  # a spec that says that it is of no use spares the other
+        told = small({"id": ColumnSpec(predicts=False)}).fit(frame)
+    assert_equal(told.impute(m=2), draws)
     imputer.save(tmp_path / "imputer")
     new = frame.head(9).assign(id=np.arange(9))
     assert_equal(MGPImputer.load(tmp_path / "imputer").impute(new, m=2), imputer.impute(new, m=2))
