@@ -456,8 +456,12 @@ def _ascending(codec: TableCodec, linked: NDArray[np.intp]) -> NDArray[np.intp]:
 def _ordered(codec: TableCodec, linked: NDArray[np.intp], order: Sequence[Label]) -> list[NDArray[np.intp]]:
     labels = [codec.columns[group].name for group in dict.fromkeys(codec.groups[linked].tolist())]
     if len(set(order)) != len(order) or set(order) != set(labels):
+        others = set(order) - set(labels)
+        are_complete = others and others <= {column.name for column in codec.columns}
+        hint = '. Complete columns have one with inputs="earlier" only' if are_complete else ""
         raise ValueError(
             f"order must name each column with a link once: expected {labels} in any order, got {list(order)}"
+            f"{hint}"
         )
     columns = [np.arange(codec.n_encoded)[codec.slices[label]] for label in order]
     return [own[np.isin(own, linked)] for own in columns]
