@@ -20,6 +20,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from scipy import special, stats
 
+from pyro_mgp._support.checks import number
 from pyro_mgp.analysis.joint_tests import JointTest, Numbers, barnard_rubin, pool_wald
 
 _FOUR_DIGITS = ("estimate", "se", "mean", "sd", "low", "high", "within", "between", "mcse")
@@ -377,7 +378,7 @@ def missing_information(
 
 def check_level(level: float) -> None:
     """Raise a ValueError unless the probability of an interval is between 0 and 1."""
-    if not 0 < level < 1:
+    if not 0 < number("level", level) < 1:
         raise ValueError(f"level must lie between 0 and 1, got {level}")
 
 
@@ -386,6 +387,9 @@ def _read(fit: Fit) -> tuple[list[Any], Numbers, Numbers, float | None]:
     if isinstance(fit, tuple | list) and len(fit) == 2:
         estimates = np.atleast_1d(np.asarray(fit[0], dtype=np.float64))
         names = fit[0].index.tolist() if isinstance(fit[0], pd.Series) else list(range(len(estimates)))
+        of = fit[1].index.tolist() if isinstance(fit[1], pd.Series | pd.DataFrame) else names
+        if of != names and sorted(of, key=str) == sorted(names, key=str):
+            raise ValueError(f"expected variances in the order of the estimates, {names}, got those of {of}")
         return names, estimates, np.atleast_1d(np.asarray(fit[1], dtype=np.float64)), None
     for estimates_of, covariance_of in _FITTED:
         if hasattr(fit, estimates_of) and hasattr(fit, covariance_of):
@@ -412,7 +416,8 @@ def _read(fit: Fit) -> tuple[list[Any], Numbers, Numbers, float | None]:
 def _read_fitted(fit: Any, values: Any, covariance: Any) -> tuple[list[Any], Numbers, Numbers, None]:
     """Return names, estimates and covariance matrix of a fitted object, and None for its ν_com."""
     estimates = np.atleast_1d(np.asarray(values, dtype=np.float64))
-    names = getattr(values, "index", getattr(fit, "feature_names_in_", range(len(estimates))))
+    given = getattr(fit, "feature_names_in_", range(len(estimates)))
+    names = values.index if isinstance(values, pd.Series) else given
     return list(names), estimates, np.atleast_2d(np.asarray(covariance, dtype=np.float64)), None
 
 
@@ -431,9 +436,12 @@ def _names(fit: Any, params: Any, covariance: Any) -> list[Any]:
 def _checked(Q: Numbers, U: Numbers, names: Sequence[Any]) -> tuple[Numbers, Numbers, Numbers | None]:
     """Check and return estimates and variances `[m, K]`, and covariances `[m, K, K]` if `U` holds these."""
     covariances = U if Q.ndim == 2 and U.shape == (*Q.shape, Q.shape[-1]) else None
-    if len(Q) < 2 or Q.ndim != 2 or (Q.shape != U.shape and covariances is None):
-        expected = "estimates and variances of at least two imputations, of one shape"
-        raise ValueError(f"expected {expected}, got {Q.shape} and {U.shape}")
+    if len(Q) < 2:
+        raise ValueError(
+            "expected fits of at least two imputations, got one: draw more, such as impute(m=20)"
+        )
+    if Q.ndim != 2 or (Q.shape != U.shape and covariances is None):
+        raise ValueError(f"expected estimates and variances of one shape, got {Q.shape} and {U.shape}")
     if len(names) != Q.shape[1]:
         raise ValueError(f"expected one name for each of {Q.shape[1]} estimates, got {names}")
     U = U if covariances is None else np.diagonal(U, axis1=1, axis2=2)

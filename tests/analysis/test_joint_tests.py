@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -96,8 +98,9 @@ def test_without_missing_information_likelihood_ratios_are_those_of_one_table() 
     assert pool_likelihoods([3.0] * 3, [1.0] * 3, 1, at_pooled=([3.0] * 3, [1.0] * 3)).df2 == math.inf
 
 
-def test_the_test_of_one_estimate_is_its_t_squared() -> None:
-    pooled = pool(list(zip(Q, U, strict=True)), df_complete=20)
+@pytest.mark.parametrize("times", [1, 2])
+def test_the_test_of_one_estimate_is_its_t_squared(times: int) -> None:
+    pooled = pool(list(zip([*Q] * times, [*U] * times, strict=True)), df_complete=20)
     row, test = pooled.table.loc[1], pooled.joint_test(1)
     expected = [(row["estimate"] / row["se"]) ** 2, row["df"], row["p"], row["riv"]]
     assert [test.F, test.df2, test.p, test.riv] == pytest.approx(expected)
@@ -132,6 +135,13 @@ def test_d1_degrees_of_freedom_with_few_imputations() -> None:
     assert near == pytest.approx(far, rel=0.01)
 
 
+def test_large_sample_degrees_of_freedom_are_those_of_li_raghunathan_and_rubin() -> None:
+    for m in (3, 5):
+        test, t = pool_wald(Q[:m], U[:m]), 2 * (m - 1)
+        few = t * (1 + 1 / 2) * (1 + 1 / test.riv) ** 2 / 2
+        assert test.df2 == pytest.approx(few if t <= 4 else 4 + (t - 4) * (1 + (1 - 2 / t) / test.riv) ** 2)
+
+
 def test_fewer_imputations_than_constraints_are_a_warning() -> None:
     with pytest.warns(PoolingWarning, match="2 constraints from 2 imputations") as caught:
         pool_wald(Q[:2], U[:2])
@@ -143,6 +153,7 @@ def test_fewer_imputations_than_constraints_are_a_warning() -> None:
     [
         ((Q[:, [0, 0]], U[:, [0, 0]][:, :, [0, 0]]), "is singular: the constraints repeat each other"),
         ((Q, np.zeros_like(U)), "is singular"),
+        ((Q, np.array([[[0.0, 1.0], [1.0, 1.0]]] * 5)), "is singular"),
     ],
 )
 def test_invalid_arguments_of_d1_are_an_error(arguments: Any, sentence: str) -> None:
@@ -153,6 +164,7 @@ def test_invalid_arguments_of_d1_are_an_error(arguments: Any, sentence: str) -> 
 def test_terms_and_contrasts_are_checked() -> None:
     pooled = pool(list(zip(Q, U, strict=True)), names=["a", ("b", 1)])
     assert pooled.joint_test([("b", 1)]).df1 == pooled.joint_test("a").df1 == 1
+    assert pooled.joint_test(("a", ("b", 1))) == pooled.joint_test()
     for terms in ("c", ["a", "c"], [], ["a", "a"]):
         with pytest.raises(ValueError, match=r"some of the estimates \['a', \('b', 1\)\], each once"):
             pooled.joint_test(terms)
@@ -202,6 +214,39 @@ def test_arguments_of_likelihoods_and_statistics_are_checked() -> None:
     for statistics in ([1.0], [1.0, -1.0], [1.0, np.nan]):
         with pytest.raises(ValueError, match="from 0 upwards of at least two"):
             pool_chi2(statistics, 1)
+
+
+def test_d3_depends_on_differences_of_likelihoods_only() -> None:
+    P1, P0 = L1 - 0.3, L0 - 0.1
+    test = pool_likelihoods(L1, L0, 2, at_pooled=(P1, P0))
+    assert test.riv == pytest.approx(6 / (2 * 4) * 2 * ((L1 - L0).mean() - (P1 - P0).mean()))
+    assert pytest.approx(2 * (P1 - P0).mean() / (2 * (1 + test.riv))) == test.F
+    shifted = pool_likelihoods(L1 + 50, L0 + 50, 2, at_pooled=(P1 - 9, P0 - 9))
+    assert [shifted.F, shifted.df2] == pytest.approx([test.F, test.df2])
+
+
+def test_statistics_and_likelihoods_may_be_any_numbers() -> None:
+    exact = [Fraction(1), Fraction(5, 2), Fraction(4)]
+    assert pool_chi2(exact, 1) == pool_chi2([1.0, 2.5, 4.0], 1)
+    expected = pool_likelihoods([1.0, 2.5, 4.0], [0.0, 0.0, 0.0], 1, stacked=(7.0, 0.0))
+    assert pool_likelihoods(exact, [Fraction(0)] * 3, 1, stacked=(Fraction(7), 0)) == expected
+
+
+def test_the_stacked_table_of_two_tables_has_an_index_of_its_own() -> None:
+    indices = []
+
+    def model(n_params: int, log_likelihood: float) -> Any:
+        def fit(table: pd.DataFrame) -> SimpleNamespace:
+            indices.append(table.index.tolist())
+            return SimpleNamespace(params=np.zeros(n_params), llf=log_likelihood * len(table))
+
+        return fit
+
+    tables = [regression(5)] * 2
+    # A full model that is less likely by rounding only is no error.
+    test = likelihood_ratio_test(tables, model(3, -20.0 - 1e-9), model(1, -20.0))
+    assert test.df1 == 2 and pytest.approx(0, abs=1e-6) == test.F
+    assert indices == [list(range(5))] * 4 + [list(range(10))] * 2
 
 
 def test_d2_of_contradictory_statistics_is_negative() -> None:

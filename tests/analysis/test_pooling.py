@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,8 +22,8 @@ from sklearn.linear_model import BayesianRidge, LinearRegression
 from statsmodels.imputation.mice import MICE, MICEData
 from statsmodels.miscmodels.ordinal_model import OrderedModel
 
-from pyro_mgp import Imputations, pool
-from pyro_mgp.analysis.pooling import Pooled
+from pyro_mgp import Imputations, pool, pool_synthetic
+from pyro_mgp.analysis.pooling import Pooled, missing_information
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "pooling.json").read_text())
 SAME_NAME = {"se": "std_error", "low": "ci_low", "high": "ci_high", "p": "p_value"}
@@ -40,6 +41,15 @@ def fits(Q: Any, U: Any, **more: Any) -> list[SimpleNamespace]:
 def test_within_between_and_total_variance_equal_mice(name: str) -> None:
     pooled = pool_arrays(GOLDEN["Q"], GOLDEN["U_diag"], GOLDEN["terms"])
     np.testing.assert_allclose(getattr(pooled, name), GOLDEN["pooled"][name], rtol=1e-6)
+
+
+def test_series_and_matrices_are_labelled_by_the_estimates() -> None:
+    names = ["age", "bmi"]
+    pooled = pool([([1.0 + k, 2.0], np.diag([0.1, 0.2])) for k in range(3)], names=names)
+    found = {name: getattr(pooled, name) for name in ("ubar", "b", "t")} | {"m": pooled.recommended_m()}
+    assert all(each.name == name and each.index.tolist() == names for name, each in found.items())
+    assert pooled.covariance.index.tolist() == pooled.covariance.columns.tolist() == names
+    assert pooled.covariance.loc["age", "age"] == pytest.approx(0.1 + 4 / 3)
 
 
 @pytest.mark.parametrize("name", ["estimate", "se", "df", "riv", "lambda", "fmi", "p", "low", "high"])
@@ -205,6 +215,81 @@ def test_pairs_of_arrays_pool_as_results_do() -> None:
     )
 
 
+def test_estimates_and_variances_may_be_any_numbers() -> None:
+    one = [(Fraction(1, 2), Fraction(4)), (Fraction(3, 2), Fraction(5))]
+    expected = pool([(0.5, 4.0), (1.5, 5.0)]).table
+    pd.testing.assert_frame_equal(pool(one).table, expected)
+    of_objects = [SimpleNamespace(params=[q], cov_params=[[u]]) for q, u in one]
+    fitted = [SimpleNamespace(params_=[q], variance_matrix_=[[u]]) for q, u in one]
+    for results in (of_objects, fitted):
+        np.testing.assert_array_equal(pool(results).table, expected)
+
+
+def test_a_series_of_estimates_names_them_whatever_holds_the_variances() -> None:
+    estimates = [pd.Series([q, 2.0], ["x", "z"]) for q in (1.0, 1.5)]
+    assert pool([(each, [0.1, 0.2]) for each in estimates]).table.index.tolist() == ["x", "z"]
+
+
+def test_estimates_in_a_frame_without_named_covariances_are_numbered() -> None:
+    multivariate = [
+        SimpleNamespace(params=pd.DataFrame([[q, 2.0]]), cov_params=np.eye(2)) for q in (1.0, 1.5)
+    ]
+    assert pool(multivariate).table.index.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("unit", [1e-9, 1.0, 1e9])
+def test_covariances_are_symmetric_up_to_rounding_in_any_unit(unit: float) -> None:
+    units = np.outer([unit, 2.0], [unit, 2.0])
+    nearly, not_nearly = (units * [[1.0, 0.5], [0.5 + error, 1.0]] for error in (1e-9, 1e-3))
+    assert pool([([1.0, 2.0], nearly)] * 2).covariances is not None
+    with pytest.raises(ValueError, match="symmetric covariance matrices"):
+        pool([([1.0, 2.0], not_nearly)] * 2)
+
+
+def test_one_estimate_can_be_tested_without_covariances() -> None:
+    pooled = pool([([q, 2.0], [0.04, 0.05]) for q in (1.2, 1.5, 0.9)], names=["slope", ("b", 1)])
+    for name in pooled.table.index:
+        row, test = pooled.table.loc[[name]].iloc[0], pooled.joint_test(name)
+        expected = [(row["estimate"] / row["se"]) ** 2, row["p"], row["riv"]]
+        assert [test.F, test.p, test.riv] == pytest.approx(expected)
+        assert test == pooled.joint_test([name])
+    half = pooled.joint_test(contrasts=[0, Fraction(1, 2)])
+    assert pytest.approx(half.F) == pooled.joint_test(("b", 1)).F
+    with pytest.raises(ValueError, match="not their covariances: pool results with cov_params, or"):
+        pooled.joint_test(contrasts=[1, -1])
+
+
+def test_estimates_of_synthetic_tables_are_pooled_one_by_one() -> None:
+    Q, U = np.array([[1.0, 9.0], [2.0, 8.5], [3.0, 9.1], [6.0, 9.6]]), np.array([[0.5, 0.1]] * 4)
+    table = pool_synthetic(list(zip(Q, U, strict=True)), names=["a", "b"]).table
+    for k, name in enumerate(table.index):
+        fits = list(zip(Q[:, k], U[:, k], strict=True))
+        alone = pool_synthetic(fits, names=[name]).table
+        pd.testing.assert_frame_equal(table.loc[[name]], alone)
+        # The interval with the level 1 - p just reaches zero.
+        reaching = pool_synthetic(fits, level=1 - float(alone.loc[name, "p"])).table
+        assert reaching.loc[0, "low"] == pytest.approx(0, abs=1e-6)
+
+
+def test_equal_estimates_of_synthetic_tables_have_the_variance_of_one() -> None:
+    row = pool_synthetic([(1.5, 0.25)] * 4).table.iloc[0]
+    assert row[["estimate", "se", "df"]].tolist() == [1.5, 0.5, math.inf]
+    assert row["high"] - 1.5 == pytest.approx(0.5 * stats.norm.ppf(0.975))
+
+
+def test_parameters_that_do_not_vary_have_no_missing_information() -> None:
+    found = missing_information(np.array([0.0, 0.0, 1.0]), np.array([0.0, 1.0, 0.0]), 4)
+    np.testing.assert_array_equal(found["lambda"], [np.nan, 1.0, 0.0])
+    np.testing.assert_array_equal(found["riv"], [np.nan, np.inf, 0.0])
+    np.testing.assert_array_equal(found["df"], [np.nan, 3.0, np.inf])
+
+
+@pytest.mark.parametrize("level", [0.0, 1.0, 1.5])
+def test_levels_of_intervals_lie_strictly_between_zero_and_one(level: float) -> None:
+    with pytest.raises(ValueError, match=f"between 0 and 1, got {level}"):
+        pool([(1.0, 0.1), (2.0, 0.1)], level=level)
+
+
 def test_recommended_numbers_of_imputations_follow_the_quadratic_rule() -> None:
     pooled = pool_arrays(GOLDEN["Q"], GOLDEN["U_diag"], GOLDEN["terms"], df_complete=20)
     # chl by hand: logit(.366279) = -.548708; + 1.959964 √(2/5) = .690882; its expit is .666146
@@ -261,7 +346,11 @@ def test_pooled_keeps_its_inputs() -> None:
     [
         ([], ValueError, "at least two imputations, got none"),
         ([3.0, 4.0], TypeError, "expected a result with params .* got float"),
-        ([SimpleNamespace(params=[1.0])] * 2, TypeError, "neither cov_params nor bse"),
+        (
+            [SimpleNamespace(params=[1.0])] * 2,
+            TypeError,
+            "SimpleNamespace has params but neither cov_params nor",
+        ),
         (
             [SimpleNamespace(params=[1.0], bse=[np.nan])] * 2,
             ValueError,
@@ -313,14 +402,33 @@ def test_bayesian_ridge_regressions_are_read_and_others_have_no_standard_errors(
     pooled = pool(fits)
     assert pooled.table.index.tolist() == ["a", "b"]
     assert pooled.ubar["a"] == pytest.approx(np.mean([fit.sigma_[0, 0] for fit in fits]))
-    with pytest.raises(TypeError, match="of scikit-learn only Bayesian ridge regression has standard errors"):
+    with pytest.raises(TypeError, match=r"a pair \(.*\); of scikit-learn only Bayesian ridge regression has"):
         pool([LinearRegression().fit(X, X["a"])] * 2)
 
 
 def test_summaries_take_any_names() -> None:
     pooled = pool([([1.0 + k, 2.0], [0.1, 0.1]) for k in range(3)], names=[(0, "a"), (0, "b")])
     assert pooled.summary()["term"].tolist() == [(0, "a"), (0, "b")]
-    assert "$<$.001" in pooled.to_latex()
+    assert pool([(1.0, 1.0), (2.0, 1.0)], names=[0]).summary()["term"].dtype == object
+
+
+def test_latex_escapes_names_and_aligns_numbers_to_the_right() -> None:
+    pooled = pool([([1.0 + k, 2.0], [0.1, 0.01]) for k in range(3)], names=["a_1", "b"])
+    shown = pooled.to_latex()
+    assert r"a\_1" in shown and r"\begin{tabular}{l" + 10 * "r" + "}" in shown
+    assert "$<$.001" in shown
+
+
+def test_summaries_are_the_table_with_its_terms_as_first_column() -> None:
+    pooled = pool([(1.2, 0.04), (1.5, 0.05)], names=["x"])
+    row = pooled.table.loc["x"].drop("efficiency")
+    summary = pooled.summary()
+    assert summary.columns.tolist() == ["term", *row.index] and summary.index.tolist() == [0]
+    assert summary.loc[0, row.index].tolist() == row.tolist()
+    ratios, changed = pooled.summary(exponentiate=True).loc[0], ["estimate", "low", "high"]
+    np.testing.assert_allclose(ratios[changed].astype(float), np.exp(row[changed]))
+    same = row.index.difference(changed)
+    assert ratios[same].tolist() == row[same].tolist()
 
 
 def test_great_tables_get_the_rounded_table_and_its_title(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,9 +10,14 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import optimize, stats
 
+from pyro_mgp._support.messages import Hinted
 from pyro_mgp.data.codecs import ColumnCodec, codec_from_dict, fit_column
+from pyro_mgp.data.codecs.kinds import ContinuousCodec, as_continuous, standardised_errors
 from pyro_mgp.data.column_spec import ColumnSpec, Kind
+from pyro_mgp.data.limits import Limits
+from pyro_mgp.data.transforms import Warp
 
 INF = np.inf
 
@@ -76,6 +81,39 @@ def test_counts_are_standardised_after_their_logarithm() -> None:
         0,
         round(np.expm1(transformed.mean() + 3 * transformed.std())),
     ]
+
+
+def test_counts_asked_for_end_with_the_largest_exact_one() -> None:
+    assert fit([0, 3, 1, 7], kind="count").decode([[1e3]]).tolist() == [2**53]
+
+
+def test_levels_that_are_numbers_are_decoded_to_numbers() -> None:
+    for kind in ("categorical", "ordered"):
+        for cells in ([3, 10, 2, 10], [0.5, 10.0, 2.0, 10.0]):
+            codec = fit(cells, kind=kind)
+            assert codec.decode(codec.encode(series(cells))).dtype == np.array(cells).dtype
+    assert fit(LEVELS, kind="ordered").decode([[0.0]]).dtype == object
+
+
+def test_an_indicator_has_its_frequency_among_cells_without_the_earlier_levels() -> None:
+    codec = fit(LEVELS, kind="categorical")  # of c, a and b: one, two and one of four cells
+    encoded = codec.encode(series(["c", "a", "b"]))
+    for position, unless, share in ((0, (), 1 / 4), (1, (0,), 2 / 3), (1, (), 1 / 2), (2, (0, 1), 1.0)):
+        values, shares = codec.ordinal(position, unless) or ((), ())
+        np.testing.assert_allclose(shares, [1 - share, share], atol=1e-15)
+        np.testing.assert_allclose(values, np.unique(encoded[:, position]))
+
+
+def test_a_support_is_discrete_if_nine_in_ten_cells_hold_values_that_occur_five_times() -> None:
+    repeated = np.repeat([1.5, 2.5, 4.0], 15).tolist()
+    others = [5.5, 6.5, 7.5, 8.5, 9.5]
+    column = series(repeated + others)
+    assert fit_column(column, discrete_support=8).support == (1.5, 2.5, 4.0, *others)
+    assert fit_column(column, discrete_support=7).support is None
+    assert fit_column(series([*repeated, *others, 9.6]), discrete_support=50).support is None
+    ratings = fit_column(series(repeated), discrete_support=3)
+    nearest = ratings.decode(ratings.encode(series([1.9, 2.1, 3.4])), to_support=True)
+    assert nearest.tolist() == [1.5, 2.5, 4.0]
 
 
 def test_levels_are_ordered_as_numbers_or_as_their_categories() -> None:
@@ -180,6 +218,7 @@ def test_ratings_are_no_counts_and_counts_found_do_not_run_away() -> None:
         for cells in (likert, rating, visits)
     ]
     assert kinds == [Kind.INTEGER, Kind.INTEGER, Kind.COUNT]
+    assert fit_column(series(visits), discrete_support=50).dtype == str(visits.dtype)
     given = ({"predicts": False}, {"lower": 0}, {"kind": "integer"})
     chosen = [fit_column(series(visits), discrete_support=50, spec=ColumnSpec(**each)).kind for each in given]
     assert chosen == [Kind.COUNT, Kind.INTEGER, Kind.INTEGER]
@@ -216,6 +255,81 @@ def test_integers_stay_within_bounds_that_are_none_themselves() -> None:
     assert codec.decode([[-9.0], [9.0]]).tolist() == [1, 5]
 
 
+def test_draws_of_a_log_end_on_its_open_side_only() -> None:
+    for codec in (fit(lognormal(), warp=True, lower=0), fit(-lognormal(), warp=True, upper=0)):
+        low, high = codec.bounds or (0.0, 0.0)
+        assert low == -INF and 3 < high < INF
+
+
+@pytest.mark.parametrize("cells", [[1.0, 2.0, 3.0, 6.0], lognormal()])
+def test_a_codec_without_bounds_decodes_any_number(cells: Any) -> None:
+    codec = fit(cells, lower=0, upper=1e4)
+    free = as_continuous(codec)
+    assert isinstance(free, ContinuousCodec) and free.bounds is None
+    assert (free.name, free.family, free.dtype) == ("x", "numbers", codec.dtype)
+    values = np.array([[-50.0], [0.5], [1e6]])
+    np.testing.assert_allclose(free.decode(values), np.mean(cells) + np.std(cells) * values[:, 0])
+    np.testing.assert_array_equal(free.encode(series(cells)), codec.encode(series(cells)))
+
+
+# ------------------------------------------------------------------------------- standard errors and limits
+
+
+def test_standard_errors_are_those_of_transformed_cells_to_first_order() -> None:
+    column, errors = series([*lognormal(), np.nan]), np.full(301, 0.01)
+    plain, bent = fit_column(column), fit_column(column, warp=True, spec=ColumnSpec(lower=0))
+    np.testing.assert_allclose(standardised_errors(plain, column, errors), 0.01 / np.std(lognormal()))
+    assert bent.warp is not None and bent.warp.name == "log"
+    found = standardised_errors(bent, column, errors)
+    assert found[-1] == pytest.approx(0.01 / bent.scale[0])
+    # The standard deviation of the logarithm of a number is that of the number over the number.
+    np.testing.assert_allclose(found[:-1], 0.01 / lognormal() / np.std(np.log(lognormal())))
+    with pytest.raises(ValueError, match="'x': standard errors are for continuous columns, but this is int"):
+        standardised_errors(fit([1, 2, 3]), series([1, 2, 3]), np.ones(3))
+
+
+@pytest.mark.parametrize("bent", [False, True])
+def test_moments_are_the_most_likely_ones_given_limits_of_missing_cells(bent: bool) -> None:
+    cells = lognormal(200)
+    below = cells < 0.7
+    limits = Limits(np.full(200, -INF), np.where(below, 0.7, INF))
+    column, spec = series(np.where(below, np.nan, cells)), ColumnSpec(lower=0 if bent else None)
+    codec = fit_column(column, bent, spec=spec, limits=limits)
+    assert (codec.warp is not None) is bent
+    numbers, (end,) = (
+        codec.warp.forward(each) if codec.warp is not None else each
+        for each in (cells[~below], np.array([0.7]))
+    )
+
+    def loss(p: np.ndarray) -> float:
+        normal = stats.norm(p[0], np.exp(p[1]))
+        return -float(normal.logpdf(numbers).sum() + below.sum() * normal.logcdf(end))
+
+    best = optimize.minimize(loss, [0.0, 0.0], method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-9})
+    assert (codec.mean[0], codec.scale[0]) == pytest.approx((best.x[0], np.exp(best.x[1])), abs=1e-5)
+    ends = codec.standardised_limits(limits)
+    assert (ends.lower == -INF).all() and (ends.upper[~below] == INF).all()
+    np.testing.assert_allclose(ends.upper[below], codec.standardise(np.array([[0.7]]))[0, 0])
+    # Draws within limits may lie beyond the observed cells.
+    assert codec.has_limits and codec.drawn_range[0] < 0.1 * cells[~below].min()
+    assert not codec.has_optional_warp
+
+
+def test_limits_beyond_the_bound_of_a_log_leave_no_cell() -> None:
+    codec = fit(lognormal(), warp=True, lower=0)
+    limits = Limits(np.full(3, -INF), np.array([1.0, INF, -2.0]))
+    with pytest.raises(
+        ValueError, match="one side of 0, as at fit; position 2 is at least -inf and at most -2"
+    ):
+        codec.standardised_limits(limits)
+
+
+def test_equal_cells_say_nothing_about_cells_within_limits() -> None:
+    limits = Limits(np.full(3, -INF), np.array([INF, INF, 1.0]))
+    with pytest.raises(ValueError, match=r"'x': expected observed cells that differ, .* all are 4.5. Drop"):
+        fit_column(series([4.5, 4.5, np.nan]), limits=limits)
+
+
 # --------------------------------------------------------------------------------------- constants and times
 
 
@@ -240,6 +354,7 @@ def test_integers_stay_within_bounds_that_are_none_themselves() -> None:
 def test_a_constant_has_no_numbers_and_comes_back(cells: Any, given: dict[str, Any]) -> None:
     codec = fit(cells, **given)
     assert (codec.kind, codec.width, codec.names) == (Kind.CONSTANT, 0, ())
+    assert codec.low == codec.high
     assert codec.encode(series(cells)).shape == (2, 0)
     decoded = pd.Series(codec.decode(np.zeros((3, 0))))
     if isinstance(cells[0], pd.Timestamp) and cells[0].tz is not None:
@@ -265,6 +380,24 @@ def test_times_are_multiples_of_the_largest_step_of_the_observed_ones(cells: lis
         drawn = codec.decode(np.linspace(-3, 3, 40)[:, None]).astype(np.int64)
         assert (drawn % round(codec.step * 1e6) == 0).all()
         assert len(np.unique(drawn)) == 40
+
+
+@pytest.mark.parametrize("shift", [0.0, 1.0])
+def test_durations_take_the_transform_of_numbers_that_are_not_negative(shift: float) -> None:
+    halves = np.abs(np.random.default_rng(0).normal(size=300))
+    seconds = np.round(3600 * (halves - shift * 2 * halves.min()), 3)
+    column = series(pd.to_timedelta(seconds, unit="s"))
+    codec, expected = fit_column(column, warp=True), Warp.choose(seconds, None if shift else 0.0)
+    assert (codec.warp and codec.warp.name) == (expected and expected.name)
+    if not shift:
+        assert codec.warp is not None and codec.warp.name == "softplus" and codec.warp.centre == 0
+    assert fit_column(column).warp is None
+
+
+def test_dates_are_drawn_within_the_years_of_four_digits() -> None:
+    codec = fit(pd.to_datetime(["2024-01-01", "2024-03-05", "1969-07-20"]))
+    drawn = codec.decode([[-1e9], [1e9]]).astype("datetime64[D]").astype(str)
+    assert drawn.tolist() == ["0001-01-01", "9999-12-31"]
 
 
 def test_times_of_parts_of_a_second_are_left_as_they_are() -> None:
@@ -303,6 +436,17 @@ def test_levels_unseen_at_fit_are_encoded_as_missing(
     assert codec.decode(encoded[:1]).tolist() == [known]
 
 
+@pytest.mark.parametrize("labels", [["a", "b"], [1, 2], [1.0, 2.0]])
+def test_groups_that_are_new_are_numbered_beyond_the_others_by_their_labels(labels: list[Any]) -> None:
+    codec = fit([*labels, labels[0]], kind="group")
+    new = [f"{label}x" for label in labels] if labels[0] == "a" else [7, 8]
+    (first, second), known = codec.encode(series(new))[:, 0], codec.encode(series(labels))[:, 0]
+    assert first != second and min(first, second) > known.max()
+    np.testing.assert_array_equal(codec.encode(series(new[::-1]))[:, 0], [second, first])
+    if labels[0] != "a":
+        assert codec.encode(series([7.0]))[0, 0] == codec.encode(series([7]))[0, 0]
+
+
 # ---------------------------------------------------------------------------------------- for any such column
 
 CODECS = {
@@ -318,6 +462,7 @@ CODECS = {
     "ordered": fit(LEVELS, kind="ordered"),
     "ordered integers": fit([3, 10, 2, 10], kind="ordered"),
     "categorical integers": fit([3, 10, 2, 10], kind="categorical"),
+    "microseconds": fit(pd.to_datetime(["2024-01-01", "2024-01-02 00:00:00.000001"], format="ISO8601")),
     "days": fit(pd.to_datetime(["2024-01-01", "2024-03-05"])),
     "constant": fit([4, 4], kind="count"),
 }
@@ -338,6 +483,60 @@ def test_a_codec_with_extremes_far_from_its_mean_is_refused(field: str, value: A
     state = json.loads(json.dumps(CODECS["integer"].to_dict())) | {field: value}
     with pytest.raises(ValueError, match="mean and scale"):
         codec_from_dict(state)
+
+
+@pytest.mark.parametrize("name", ["heavy-tailed", "between", "log", "logit", "count"])
+def test_numbers_in_their_own_units_invert_the_standardisation(name: str) -> None:
+    codec = CODECS[name]
+    numbers = np.linspace(codec.low, codec.high, 9)[1:-1, None]
+    np.testing.assert_allclose(codec.in_own_units(codec.standardise(numbers)), numbers[:, 0])
+
+
+def test_a_codec_without_its_transform_is_that_of_a_fit_without() -> None:
+    column = series([*lognormal(), np.nan])
+    bent, plain = (fit_column(column, warp, spec=ColumnSpec(lower=0)) for warp in (True, False))
+    assert bent.warp is not None and bent.untransformed(column) == plain
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "wrong"),
+    [
+        ("boolean", {"shares": [1.0, 0.0]}, "shares"),
+        ("boolean", {"shares": [0.2, 0.3, 0.5]}, "shares"),
+        ("ordered", {"levels": ["a"], "shares": [1.0], "high": 0.0}, "shares"),
+        ("categorical integers", {"mean": [1.5, 0.25, 0.5]}, "mean"),
+        ("constant", {"family": "labels"}, "labels"),
+        ("days", {"step": -1.0}, "step"),
+        ("count", {"most": -1.0}, "most"),
+    ],
+)
+def test_saved_fields_that_do_not_fit_together_are_refused(name: str, changes: Any, wrong: str) -> None:
+    state = json.loads(json.dumps(CODECS[name].to_dict()))
+    with pytest.raises(ValueError, match=rf"'x' does not fit together: \['{wrong}'"):
+        codec_from_dict(state | changes)
+
+
+def test_a_hundred_levels_survive_json_and_a_codec_without_moments_is_refused() -> None:
+    state = json.loads(json.dumps(fit([f"{k:02}" for k in range(100)]).to_dict()))
+    assert len(codec_from_dict(state).levels or ()) == 100
+    with pytest.raises(ValueError, match="expected at most 100 categories, got 101"):
+        fit([f"{k:03}" for k in range(101)])
+    empty = {"mean": [], "scale": [], "own_scale": []}
+    for codec in (fit([f"{k:02}" for k in range(100)]), CODECS["integer"]):
+        with pytest.raises(ValueError, match=r"'x' does not fit together.*width"):
+            codec_from_dict(json.loads(json.dumps(codec.to_dict())) | empty)
+
+
+def test_levels_that_no_file_can_hold_are_refused_with_their_type() -> None:
+    with pytest.raises(TypeError, match=r"got \(1, 2\) \(tuple\). Rename them: frame\['x'\].cat.rename"):
+        fit(pd.Categorical([(1, 2), "b"], categories=pd.Index([(1, 2), "b"], tupleize_cols=False)))
+
+
+def test_messages_about_infinite_cells_advise_in_python_and_in_the_shell() -> None:
+    with pytest.raises(ValueError, match=r"frame.replace\(\[np.inf, -np.inf\], np.nan\)") as caught:
+        fit([1.0, INF])
+    message = caught.value.args[0]
+    assert isinstance(message, Hinted) and message.in_shell.endswith("Correct the cell, or leave it empty.")
 
 
 BOUNDED = ("integer", "between", "above", "log", "logit", "arcsinh")

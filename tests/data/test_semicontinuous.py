@@ -87,15 +87,46 @@ def test_the_bound_may_be_the_largest_number() -> None:
     assert beyond[0, 0] < 0 and beyond[1].tolist() == beyond[2].tolist() == [codec.indicator_values[1], 0.0]
 
 
+@pytest.mark.parametrize("share", [0.2, 0.8])
+def test_numbers_in_their_own_units_are_the_bound_where_the_indicator_is_on(share: float) -> None:
+    column = incomes(share=share).dropna()
+    codec = joint(column)
+    np.testing.assert_allclose(codec.in_own_units(codec.encode(column)), column)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_mean_stands_for_the_bound_if_it_is_nearer_to_it_than_to_an_amount(
+    sign: float, whole: bool
+) -> None:
+    codec = joint(7 + incomes(whole=whole, sign=sign))
+    assert isinstance(codec, SemicontinuousCodec) and codec.amount is not None and codec.bound == 7
+    bound, reach = codec.of_means
+    warp = codec.amount.warp
+    if warp is None:
+        centre, spread = codec.amount.mean[0], codec.amount.scale[0]
+    else:  # amounts are averaged in the units of the inverse transform
+        centre, spread = warp.centre, warp.spread
+    assert bound * spread + centre == pytest.approx(7)
+    assert reach * abs(spread) == pytest.approx(0.5 if whole else 0.0, abs=1e-12)
+
+
+def test_a_fit_without_transform_averages_amounts_in_standardised_units() -> None:
+    codec = fit_column(incomes(whole=True), False, 50, joint_density=True)
+    assert isinstance(codec, SemicontinuousCodec) and codec.amount is not None and codec.amount.warp is None
+    amounts = incomes(whole=True)[lambda cells: cells > 0]
+    assert codec.of_means == pytest.approx((-amounts.mean() / amounts.std(ddof=0), 0.5 / amounts.std(ddof=0)))
+
+
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_numbers_of_another_model_move_to_the_bound_or_among_the_amounts(sign: float) -> None:
     codec = joint(incomes(sign=sign))
     assert isinstance(codec, SemicontinuousCodec) and codec.amount is not None
     least, most = sorted([codec.amount.low, codec.amount.high], key=abs)
     numbers = sign * np.array([-0.4, 0.0, 1e-6, 2.5, 1e6])
-    numbers = np.append(numbers, 0.7 * least)
+    numbers = np.append(numbers, [0.7 * least, 0.4 * least])
     moved = codec.in_either_part(numbers)
-    np.testing.assert_allclose(moved, [0.0, 0.0, 0.0, sign * 2.5, most, least])
+    np.testing.assert_allclose(moved, [0.0, 0.0, 0.0, sign * 2.5, most, least, 0.0])
     assert np.abs(codec.standardise(moved[:, None])).max() < 5
 
 
@@ -148,6 +179,25 @@ def test_bounds_of_the_spec_say_whether_numbers_may_lie_beyond(lower: float, kin
             fit_column(incomes(), True, 50, asked, joint_density=True)
 
 
+def test_a_bound_on_the_other_side_is_one_of_the_amounts() -> None:
+    spec = ColumnSpec(kind="semicontinuous", lower=0.0, upper=100.0)
+    codec = fit_column(100 - incomes(), True, 50, spec, joint_density=True)
+    assert isinstance(codec, SemicontinuousCodec) and codec.amount is not None
+    assert codec.bound == 100 and codec.amount.limits == (0.0, 100.0)
+
+
+def test_amounts_like_counts_below_a_common_largest_number_are_integers() -> None:
+    counts = np.random.default_rng(0).negative_binomial(3, 0.3, size=400).astype(float)
+    codec = joint(pd.Series([*counts, *np.full(150, 60.0)], name="n"))
+    assert isinstance(codec, SemicontinuousCodec) and codec.bound == 60
+    assert isinstance(codec.amount, IntegerCodec) and codec.amount.support is None
+
+
+def test_two_cells_at_the_bound_and_two_other_numbers_are_enough() -> None:
+    codec = joint(pd.Series([0.0, 0.0, 1.5, 2.5], name="x"), "semicontinuous")
+    assert isinstance(codec, SemicontinuousCodec) and codec.mean[0] == 0.5
+
+
 def test_whole_amounts_take_numbers_between_them_and_the_bound() -> None:
     codec = joint(incomes(whole=True))
     encoded = codec.encode(pd.Series([0.3, 0.7, 1.0, 2.4], name="income"))
@@ -156,8 +206,11 @@ def test_whole_amounts_take_numbers_between_them_and_the_bound() -> None:
 
 
 def test_a_column_without_other_numbers_is_an_error() -> None:
-    for cells in ([0.0, 0.0, 0.0, 2.0, 2.0], [0.5, 1.0, 2.0, 3.0]):
-        with pytest.raises(ValueError, match=r"'x': kind='semicontinuous' needs several cells that equal"):
+    for cells, others in (([0.0, 0.0, 0.0, 2.0, 2.0], "2.0"), ([0.5, 1.0, 2.0, 3.0], "1.0, 2.0, 3.0")):
+        needs = (
+            rf"'x': kind='semicontinuous' needs several cells that equal .* others are \[{others}\]\. Leave"
+        )
+        with pytest.raises(ValueError, match=needs):
             joint(pd.Series(cells, name="x"), "semicontinuous")
     with pytest.raises(ValueError, match="labels can be"):
         joint(pd.Series(["a", "b"], name="x"), "semicontinuous")
@@ -166,6 +219,6 @@ def test_a_column_without_other_numbers_is_an_error() -> None:
 @pytest.mark.parametrize("field", ["bound", "mean", "scale", "amount"])
 def test_saved_fields_that_do_not_fit_together_are_refused(field: str) -> None:
     codec = joint(incomes())
-    wrong = {"bound": 3.3, "mean": [1.5, 0.0], "scale": [0.4, 2.0], "amount": None}
+    wrong = {"bound": 3.3, "mean": [1.0, 0.0], "scale": [0.4, 2.0], "amount": None}
     with pytest.raises(ValueError, match=r"'income' does not fit together"):
         codec_from_dict(json.loads(json.dumps(codec.to_dict())) | {field: wrong[field]})

@@ -66,8 +66,17 @@ def test_samples_have_the_truncated_distribution(ends: tuple[float, float]) -> N
     with torch.random.fork_rng():
         torch.manual_seed(0)
         cells = WithinLimits(dist.Normal(torch.tensor(0.3).double(), 0.9), torch.tensor(ends).double())
-        drawn = cells.expand(torch.Size([5000])).rsample().numpy()
+        many = cells.expand(torch.Size([5000]))
+        drawn = many.rsample().numpy()
+    assert (cells.batch_shape, many.batch_shape) == ((), (5000,))
     assert stats.kstest(drawn, scipy_truncated(0.3, 0.9, ends).cdf).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("normalised", [True, False])
+def test_expanded_cells_have_the_same_density(normalised: bool) -> None:
+    normal, values = dist.Normal(torch.tensor(0.3).double(), 0.9), torch.tensor([0.3, 0.8]).double()
+    cells = WithinLimits(normal, torch.tensor([0.2, 0.9]).double(), normalised=normalised)
+    torch.testing.assert_close(cells.expand(torch.Size([2])).log_prob(values), cells.log_prob(values))
 
 
 def test_values_beyond_limits_have_no_density() -> None:

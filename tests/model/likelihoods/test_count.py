@@ -101,6 +101,44 @@ def test_cells_of_counts_come_back() -> None:
     assert SCALE.counts(torch.tensor([-50.0])).tolist() == [0.0]
 
 
+@pytest.mark.parametrize("concentration", CONCENTRATIONS)
+def test_given_the_function_probabilities_are_those_of_scipy(concentration: float) -> None:
+    f = np.array([-3.0, 0.0, 2.5])
+    made = likelihood(concentration).distribution(torch.as_tensor(f))
+    for count in (0, 1, 7):
+        np.testing.assert_allclose(made.log_prob(cell(count)).detach(), given(concentration, f).logpmf(count))
+    with torch.no_grad():
+        drawn = SCALE.counts(made.sample((20_000,)))
+    np.testing.assert_allclose((drawn == 0).double().mean(0), given(concentration, f).pmf(0), atol=0.02)
+
+
+def test_a_function_far_off_has_finite_probabilities_draws_and_means() -> None:
+    made, far = likelihood(2.0), torch.full((3,), 1e4).double()
+    with torch.no_grad():
+        assert made.distribution(far).log_prob(cell(3)).isfinite().all()
+        assert made.observe(far, *torch.full((3, 3), 0.5).double()).isfinite().all()
+        scale = InverseTransform(SCALE.mean, SCALE.scale, -9.0, 9.0, "log")
+        assert made.expectation(far, VARIANCE, scale).isfinite().all()
+        # The log of 1 + count, at rates of up to e³⁰, grows with the function until there.
+        assert (
+            made.observe(far - 1e4 + 25, *torch.full((3, 3), 0.5).double()).max()
+            < made.observe(far, *torch.full((3, 3), 0.5).double()).min()
+        )
+
+
+def test_means_of_counts_are_those_of_lognormal_rates() -> None:
+    scale = InverseTransform(SCALE.mean, SCALE.scale, -9.0, 9.0, "log")
+    with torch.no_grad():
+        found = likelihood(2.0).expectation(MEAN, VARIANCE, scale)
+        cells = likelihood(0.7).expectation(MEAN, VARIANCE)
+    np.testing.assert_allclose(found, 1 + (MEAN + OFFSET + VARIANCE / 2).exp(), rtol=1e-12)
+    f, weights = functions()
+    counts = np.arange(400)
+    probability = np.stack([weights[::20] @ given(0.7, f[::20, j, None]).pmf(counts) for j in range(3)])
+    expected = probability @ SCALE.cells(torch.as_tensor(counts)).numpy() / weights[::20].sum()
+    np.testing.assert_allclose(cells, expected, atol=0.04)
+
+
 # ----------------------------------------------------------------------------------------------------- draws
 
 
@@ -175,6 +213,8 @@ def test_masked_cells_do_not_count() -> None:
 def test_parameters_start_at_the_average_and_learn() -> None:
     made = NegativeBinomial(SCALE, 6.0)
     assert made.offset.item() == pytest.approx(math.log(6.0))
+    assert made.noise == 1 and made.noise.dtype == made.concentration.dtype == torch.float64
+    assert made.concentration.item() == pytest.approx(10.0)
     made(MEAN, VARIANCE).log_prob(cell(5)).sum().backward()
     gradients = {name: parameter.grad for name, parameter in made.named_parameters()}
     assert set(gradients) == {"concentration_unconstrained", "offset_unconstrained"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from scipy.stats import norm
+from scipy.stats import norm, truncnorm
 
 from pyro_mgp.model.likelihoods.levels import ExpectedOrdinal, Ordinal
 
@@ -43,6 +43,42 @@ def test_predictive_probabilities_are_those_of_an_interval_and_add_up_to_one() -
     torch.testing.assert_close(total, torch.ones(3).double())
 
 
+def test_given_the_function_probabilities_are_those_of_intervals() -> None:
+    likelihood = Ordinal(VALUES, SHARES)
+    edges = np.r_[-np.inf, likelihood.thresholds.detach().numpy(), np.inf]
+    with torch.no_grad():
+        given = likelihood.distribution(MEAN)
+        drawn = given.sample((20_000,))
+    for k, value in enumerate(VALUES):
+        expected = norm.cdf(edges[k + 1] - MEAN.numpy()) - norm.cdf(edges[k] - MEAN.numpy())
+        np.testing.assert_allclose(given.log_prob(value.expand(3)).exp(), expected, rtol=1e-9, atol=1e-15)
+        np.testing.assert_allclose((drawn == value).double().mean(0), expected, atol=0.02)
+
+
+def test_log_probabilities_are_those_with_the_function_integrated_out() -> None:
+    likelihood = Ordinal(VALUES, SHARES)
+    expected = likelihood(MEAN, VARIANCE).predictive_log_prob(VALUES)
+    assert torch.equal(likelihood.log_prob(VALUES, MEAN, VARIANCE), expected)
+
+
+def test_latent_draws_are_quantiles_of_the_normal_within_the_thresholds_of_the_value() -> None:
+    likelihood, uniform = Ordinal(VALUES, SHARES), np.array([0.1, 0.5, 0.95])
+    edges = np.r_[-np.inf, likelihood.thresholds.detach().numpy(), np.inf]
+    scale = np.sqrt(1 + VARIANCE.numpy())
+    ends = ((each - MEAN.numpy()) / scale for each in (edges[:-1], edges[1:]))
+    with torch.no_grad():
+        drawn = likelihood.draw_latent(VALUES, MEAN, VARIANCE, torch.as_tensor(uniform))
+    np.testing.assert_allclose(drawn, truncnorm.ppf(uniform, *ends, MEAN, scale), rtol=1e-9)
+
+
+def test_starting_thresholds_give_the_shares_and_none_is_impossible() -> None:
+    start = Ordinal(VALUES, SHARES)
+    np.testing.assert_allclose(norm.cdf(start.thresholds.detach()), [0.3, 0.8], rtol=1e-6)
+    assert start.noise == 1 and start.noise.dtype == torch.float64
+    rare = Ordinal(VALUES, torch.tensor([0.0, 1.0, 0.0]).double())
+    np.testing.assert_allclose(norm.cdf(rare.thresholds.detach()), [0.001 / 1.002, 1.001 / 1.002], rtol=1e-9)
+
+
 def test_draws_have_these_probabilities_and_the_stated_mean() -> None:
     likelihood = Ordinal(VALUES, SHARES)
     at = likelihood(MEAN, VARIANCE)
@@ -52,6 +88,7 @@ def test_draws_have_these_probabilities_and_the_stated_mean() -> None:
         drawn = likelihood.draw(MEAN.expand(20_000, 3), (VARIANCE).expand(20_000, 3), uniform)
         mean = likelihood.expectation(MEAN, VARIANCE)
         square = likelihood.expectation(MEAN, VARIANCE, torch.square)
+    assert (drawn.diff(dim=0) >= 0).all()
     for k, value in enumerate(VALUES):
         torch.testing.assert_close((drawn == value).double().mean(0), p[k], rtol=0, atol=1e-4)
     torch.testing.assert_close(mean, (p * VALUES[:, None]).sum(0))

@@ -98,6 +98,23 @@ def test_the_pull_of_a_cell_falls_as_it_goes_far_off() -> None:
     assert student[-1].item() == pytest.approx(5 / 1e4, rel=1e-3)
 
 
+def test_the_parabola_of_least_precision_touches_the_log_density_from_below() -> None:
+    at, x, freedom = site(4.0, VARIANCE.sqrt() * 0, VARIANCE), value(1.3), 4.0
+    precision = at.least_precision(x).numpy()
+    squared = 1.3**2 + VARIANCE.numpy()
+    f = 1.3 + np.linspace(-6, 6, 1001)[:, None]
+    top = stats.t.logpdf(np.sqrt(squared), freedom, 0, WIDTH)
+    parabola = top - 0.5 * precision * ((1.3 - f) ** 2 - squared)
+    above = stats.t.logpdf(1.3, freedom, f, WIDTH) - parabola
+    assert (above > -1e-12).all() and (above.min(0) < 1e-3).all()
+
+
+def test_given_the_function_densities_are_those_of_scipy() -> None:
+    with torch.no_grad():
+        given = likelihood(2.5).distribution(MEAN)
+    np.testing.assert_allclose(given.log_prob(value(1.0)), stats.t.logpdf(1.0, 2.5, MEAN, WIDTH))
+
+
 # ----------------------------------------------------------------------------------------------------- draws
 
 
@@ -128,6 +145,16 @@ def test_given_the_function_values_follow_students_t(freedom: float) -> None:
     assert stats.kstest(values.numpy(), stats.t(freedom, 1.5, WIDTH).cdf).statistic < 1.95 / math.sqrt(n)
     far = np.abs(values.numpy() - 1.5) > stats.t.isf(5e-4, freedom, 0, WIDTH)
     assert abs(far.sum() - 1e-3 * n) < 4 * math.sqrt(1e-3 * n)
+
+
+def test_values_rise_with_the_first_uniform_number_and_spread_with_the_second() -> None:
+    steps, half = torch.linspace(0.01, 0.99, 99).double(), torch.full((99,), 0.5).double()
+    with torch.no_grad():
+        made = likelihood(4.0)
+        rising = made.observe(torch.zeros(99).double(), steps, half)
+        # The second number is that of the precision.
+        falling = made.observe(torch.zeros(99).double(), half + 0.3, steps)
+    assert (rising.diff() > 0).all() and (falling.diff() < 0).all()
 
 
 def test_draws_depend_continuously_on_uniform_numbers_and_have_no_gradient_by_degrees_of_freedom() -> None:
@@ -177,7 +204,8 @@ def test_masked_cells_do_not_count() -> None:
 @pytest.mark.parametrize("leaf", [-1e4, 0.0, 5.0])
 def test_parameters_stay_possible_wherever_an_optimiser_takes_them(leaf: float) -> None:
     made = HeavyTailed(0.25)
-    assert made.scale.item() == pytest.approx(0.5)
+    assert made.scale.item() == pytest.approx(0.5) and made.freedom.item() == pytest.approx(4.0)
+    assert made.noise == 1 and {each.dtype for each in (made.noise, *made.parameters())} == {torch.float64}
     for parameter in made.parameters():
         parameter.data.fill_(leaf)
     assert made.freedom.item() >= 2

@@ -42,6 +42,25 @@ def test_draws_stay_inside_and_do_not_pile_up_at_a_bound(low: float, high: float
     assert np.mean((drawn - low < 1e-6) | (high - drawn < 1e-6)) < 0.01
 
 
+@pytest.mark.parametrize(("low", "high"), INTERVALS)
+def test_log_densities_are_those_of_the_truncated_normal(low: float, high: float) -> None:
+    ends = (low - MEAN) / SPREAD, (high - MEAN) / SPREAD
+    places = truncnorm.ppf(np.linspace(0.01, 0.99, 9), *ends, MEAN, SPREAD)
+    at = torch.as_tensor(places)
+    found = Truncated(low, high).log_prob(at, torch.full_like(at, MEAN), torch.full_like(at, SPREAD**2))
+    expected = truncnorm.logpdf(places, *ends, MEAN, SPREAD)
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_draws_at_the_ends_of_the_unit_interval_are_within_the_bounds() -> None:
+    generator = np.random.default_rng(0)
+    mean, variance = torch.as_tensor(generator.normal(size=(2, 1000))).exp()
+    for low, high in INTERVALS:
+        for end in (0.0, 1.0):
+            drawn = Truncated(low, high).draw(mean, variance, torch.full_like(mean, end)).numpy()
+            assert np.isfinite(drawn).all() and ((low <= drawn) & (drawn <= high)).all()
+
+
 def test_without_bounds_draws_are_those_of_the_normal() -> None:
     expected = norm.ppf(uniform(), MEAN, SPREAD)
     np.testing.assert_allclose(draw(-INF, INF, uniform()), expected, rtol=1e-12, atol=1e-12)

@@ -41,3 +41,12 @@ def test_poisson_quantiles_are_those_of_scipy(mean: float) -> None:
     # In floating point, quantiles of large means are uncertain by one.
     np.testing.assert_allclose(actual, expected, rtol=0, atol=0 if mean < 1e5 else 1)
     assert (actual.numpy() == expected).mean() > 0.99
+
+
+def test_where_the_distribution_function_is_the_uniform_number_the_quantile_is_the_count() -> None:
+    counts = torch.arange(40.0, dtype=torch.float64)
+    for mean in (0.3, 4.0, 17.5):
+        rate = torch.full_like(counts, mean)
+        reached = torch.special.gammaincc(counts + 1, rate)
+        inside = reached < 1 - 1e-9
+        assert torch.equal(poisson_quantiles(rate, reached)[inside], counts[inside])
