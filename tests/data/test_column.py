@@ -138,7 +138,7 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     ([True, False], {"kind": "ordered"}, r"booleans can be \['boolean'\], got kind='ordered'"),
     ([1.0, 2.0], {"kind": "constant"}, "got kind='constant'. Convert the column, or choose another kind"),
     ([1, 2, 3], {"kind": "count", "lower": 0}, "bounds are for .*'integer'.* columns, this is count"),
-    (["a", "b"], {"upper": 1}, "bounds are for .* columns, this is categorical"),
+    (["a", "b"], {"upper": 1}, "this is categorical. Convert the column, or leave out the bounds"),
     ([0.5, -0.1], {"lower": 0}, r"row 1 \(position 1\) holds -0.1; expected numbers of at least 0"),
     ([0.5, 1.0, 1.1], {"upper": 1}, r"row 2 \(position 2\) holds 1.1; expected numbers of at most 1"),
     ([4.0, 4.0], {"upper": 1}, "holds 4.0; expected numbers of at most 1"),
@@ -277,25 +277,25 @@ def test_a_codec_without_bounds_decodes_any_number(cells: Any) -> None:
 
 def test_standard_errors_are_those_of_transformed_cells_to_first_order() -> None:
     column, errors = series([*lognormal(), np.nan]), np.full(301, 0.01)
-    plain, bent = fit_column(column), fit_column(column, warp=True, spec=ColumnSpec(lower=0))
+    plain, warped = fit_column(column), fit_column(column, warp=True, spec=ColumnSpec(lower=0))
     np.testing.assert_allclose(standardised_errors(plain, column, errors), 0.01 / np.std(lognormal()))
-    assert bent.warp is not None and bent.warp.name == "log"
-    found = standardised_errors(bent, column, errors)
-    assert found[-1] == pytest.approx(0.01 / bent.scale[0])
+    assert warped.warp is not None and warped.warp.name == "log"
+    found = standardised_errors(warped, column, errors)
+    assert found[-1] == pytest.approx(0.01 / warped.scale[0])
     # The standard deviation of the logarithm of a number is that of the number over the number.
     np.testing.assert_allclose(found[:-1], 0.01 / lognormal() / np.std(np.log(lognormal())))
     with pytest.raises(ValueError, match="'x': standard errors are for continuous columns, but this is int"):
         standardised_errors(fit([1, 2, 3]), series([1, 2, 3]), np.ones(3))
 
 
-@pytest.mark.parametrize("bent", [False, True])
-def test_moments_are_the_most_likely_ones_given_limits_of_missing_cells(bent: bool) -> None:
+@pytest.mark.parametrize("warped", [False, True])
+def test_moments_are_the_most_likely_ones_given_limits_of_missing_cells(warped: bool) -> None:
     cells = lognormal(200)
     below = cells < 0.7
     limits = Limits(np.full(200, -INF), np.where(below, 0.7, INF))
-    column, spec = series(np.where(below, np.nan, cells)), ColumnSpec(lower=0 if bent else None)
-    codec = fit_column(column, bent, spec=spec, limits=limits)
-    assert (codec.warp is not None) is bent
+    column, spec = series(np.where(below, np.nan, cells)), ColumnSpec(lower=0 if warped else None)
+    codec = fit_column(column, warped, spec=spec, limits=limits)
+    assert (codec.warp is not None) is warped
     numbers, (end,) = (
         codec.warp.forward(each) if codec.warp is not None else each
         for each in (cells[~below], np.array([0.7]))
@@ -494,8 +494,8 @@ def test_numbers_in_their_own_units_invert_the_standardisation(name: str) -> Non
 
 def test_a_codec_without_its_transform_is_that_of_a_fit_without() -> None:
     column = series([*lognormal(), np.nan])
-    bent, plain = (fit_column(column, warp, spec=ColumnSpec(lower=0)) for warp in (True, False))
-    assert bent.warp is not None and bent.untransformed(column) == plain
+    warped, plain = (fit_column(column, warp, spec=ColumnSpec(lower=0)) for warp in (True, False))
+    assert warped.warp is not None and warped.untransformed(column) == plain
 
 
 @pytest.mark.parametrize(
