@@ -4,7 +4,8 @@ A plot of one panel draws on the axes `ax`, or on those of a new figure, and ret
 panels draws on `figure` (a figure or subfigure), or on a new one, and returns the axes of its panels. `draws`
 are imputations, and `frame` is a table with missing cells. `n` is the largest number of patterns, points or
 cells to show, at least 1; if there are more, a note gives their number. Columns that are unknown, or have
-nothing to show, are a ValueError. Without matplotlib, importing `pyro_mgp.plots` raises an ImportError.
+nothing to show, are a ValueError. Colours suit the background of matplotlib's current style, light or dark.
+Without matplotlib, importing `pyro_mgp.plots` raises an ImportError.
 """
 
 from typing import TYPE_CHECKING

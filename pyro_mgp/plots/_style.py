@@ -1,8 +1,9 @@
 """Colours, axes and labels that all plots share.
 
 Colours are Okabe and Ito's (*Color Universal Design*, 2008), which colour-blind readers can distinguish. In
-grey print they are similar; therefore things that differ in colour also differ in marker, line or hatch. The
-global style of matplotlib is not changed.
+grey print they are similar; therefore things that differ in colour also differ in marker, line or hatch.
+Text, outlines and greys follow the current style of matplotlib, which is not changed; on a dark background,
+blue is lighter.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ import re
 from collections.abc import Hashable, Sequence
 from typing import Any, Literal
 
+import matplotlib as mpl
 import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.collections import QuadMesh
+from matplotlib.colors import Colormap, LinearSegmentedColormap, to_hex, to_rgb, to_rgba
 from matplotlib.figure import FigureBase
 from numpy.typing import NDArray
 
@@ -23,19 +26,76 @@ from pyro_mgp.results.summary import shortened
 
 BLUE, VERMILION = "#0072B2", "#D55E00"
 """Colours of observed cells, and of missing or imputed cells or of results that need attention."""
-PALE_BLUE = "#C6DDEC"
-"""Colour of areas of observed cells, much lighter than vermilion in grey print."""
-COLOURS = (BLUE, VERMILION, "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "black")
+SKY, GREEN, ORANGE, PINK, YELLOW = "#56B4E9", "#009E73", "#E69F00", "#CC79A7", "#F0E442"
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
-"""Colours and markers of things that are compared; their numbers have no common factor."""
-REFERENCE = "0.4"
-"""Colour of reference lines."""
-SHADE = "0.85"
-"""Colour of guides in the background."""
+"""Markers of things that are compared; their number and that of `colours` have no common factor."""
+LEVELS = ((SKY, ""), (ORANGE, "//"), (GREEN, ""), (YELLOW, ".."), (BLUE, "xx"), (PINK, "\\\\"), ("white", ""))
+"""Colours and hatches of levels, with black outlines; adjacent ones also differ in lightness."""
 
 # Largest width and height of a new figure, in inches.
 _LARGEST_FIGURE = 16.0
 _LETTERS_PER_INCH = 14.0
+
+
+def ink() -> str:
+    """Return the colour of text and outlines."""
+    return to_hex(mpl.rcParams["text.color"])
+
+
+def paper() -> str:
+    """Return the colour of the background; a transparent one counts as white, or black under light text."""
+    for part in ("axes.facecolor", "figure.facecolor"):
+        if to_rgba(mpl.rcParams[part])[3] > 0:
+            return to_hex(mpl.rcParams[part])
+    return "#ffffff" if sum(to_rgb(ink())) < 1.5 else "#000000"
+
+
+def is_dark() -> bool:
+    """Return whether the background is darker than the text."""
+    return sum(to_rgb(paper())) < sum(to_rgb(ink()))
+
+
+def blue() -> str:
+    """Return the colour of observed cells on this background."""
+    return SKY if is_dark() else BLUE
+
+
+def pale_blue() -> str:
+    """Return the colour of areas of observed cells, in grey print close to the background."""
+    return mixed(BLUE, paper(), 0.45) if is_dark() else "#C6DDEC"
+
+
+def grey(strength: float) -> str:
+    """Return a mixture of the colour of text, in proportion `strength`, and the background."""
+    return mixed(ink(), paper(), strength)
+
+
+def reference() -> str:
+    """Return the colour of reference lines and notes."""
+    return grey(0.6)
+
+
+def shade() -> str:
+    """Return the colour of guides in the background."""
+    return grey(0.15)
+
+
+def mixed(colour: str, other: str, share: float) -> str:
+    """Return a mixture of two colours, of which the first has the given share."""
+    r, g, b = share * np.array(to_rgb(colour)) + (1 - share) * np.array(to_rgb(other))
+    return to_hex((r, g, b))
+
+
+def colours() -> tuple[str, ...]:
+    """Return the colours of things that are compared."""
+    return (BLUE, VERMILION, GREEN, ORANGE, PINK, SKY, ink())
+
+
+def blues() -> Colormap:
+    """Return the colour map of amounts, whose least colour is close to the background."""
+    if not is_dark():
+        return mpl.colormaps["Blues"]
+    return LinearSegmentedColormap.from_list("blues", [mixed(BLUE, paper(), 0.1), BLUE, "#B8E0F8"])
 
 
 def axes_or_new(ax: Axes | None, width: float = 6.0, height: float = 3.6) -> Axes:

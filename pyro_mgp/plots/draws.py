@@ -22,7 +22,7 @@ from pyro_mgp._support.messages import listing
 from pyro_mgp.data.column_spec import Label
 from pyro_mgp.plots import _style as style
 from pyro_mgp.plots._columns import Numbers, PlottedColumn, plotted
-from pyro_mgp.plots._style import BLUE, PALE_BLUE, REFERENCE, SHADE, VERMILION
+from pyro_mgp.plots._style import VERMILION, blue, ink, pale_blue, paper, reference, shade
 from pyro_mgp.results.imputations import Imputations
 
 # Largest numbers of panels of densities, of imputations in a row of strips, and of points in a strip.
@@ -37,9 +37,6 @@ _FEWEST = 10
 _GRID = 1024
 # Tails of a density that are cut off: share of the cells at either end, distance in interquartile ranges.
 _BEYOND, _FENCE = 0.005, 10.0
-# Colours and hatches of levels; adjacent ones also differ in lightness.
-_LEVEL_COLOURS = ("#56B4E9", "#E69F00", "#009E73", "#F0E442", "#0072B2", "#CC79A7", "white")
-_LEVEL_HATCHES = ("", "//", "", "..", "xx", "\\\\", "")
 
 
 def plot_densities(
@@ -74,7 +71,7 @@ def plot_densities(
         column.label_axis(ax, "x")
     if columns is None and len(draws.values) > len(labels):
         title = f"the first {len(labels)} of {len(draws.values)} incomplete columns"
-        axes[0].figure.suptitle(title, fontsize="small", color=REFERENCE)
+        axes[0].figure.suptitle(title, fontsize="small", color=reference())
     together = any(not each.is_discrete and each.imputed.shape[1] < _FEWEST for each in found)
     _legend_of_densities(axes, draws.m, together)
     return axes
@@ -104,7 +101,7 @@ def plot_strips(draws: Imputations, column: Label, ax: Axes | None = None) -> Ax
         ax.set_ylim(-0.6, len(found.levels) - 0.4)
     ax.set_xlim(-0.7, len(strips) - 0.3)
     style.name_ticks(ax, "x", np.arange(len(strips)), range(len(strips)))
-    ax.axvline(0.5, color=SHADE, linewidth=1)
+    ax.axvline(0.5, color=shade(), linewidth=1)
     first = f", the first {_MOST_STRIPS} of {draws.m}" if draws.m > _MOST_STRIPS else ""
     ax.set_xlabel(f"imputation{first} (0: observed)")
     return style.tidy(ax)
@@ -212,7 +209,7 @@ def _draw_densities(ax: Axes, column: PlottedColumn) -> None:
     cells, drawn = column.observed, column.imputed
     low, high = _range_shown(np.concatenate([cells, drawn[np.isfinite(drawn)]]))
     if len(cells):
-        ax.plot(*density(cells, low, high), color=BLUE, linewidth=2.4, label="observed", zorder=4)
+        ax.plot(*density(cells, low, high), color=blue(), linewidth=2.4, label="observed", zorder=4)
     if drawn.shape[1] < _FEWEST:
         together = drawn[np.isfinite(drawn)]
         ax.plot(*density(together, low, high), color=VERMILION, linewidth=1.2, linestyle="--", zorder=3)
@@ -230,7 +227,7 @@ def _draw_shares(ax: Axes, column: PlottedColumn) -> None:
     values = column.values if column.levels is None else np.arange(len(column.levels), dtype=np.float64)
     gap = np.diff(values).min() if len(values) > 1 else 1.0
     observed = (column.observed[:, None] == values).mean(0) if len(column.observed) else np.zeros(len(values))
-    ax.bar(values, observed, 0.8 * gap, color=PALE_BLUE, edgecolor=BLUE, linewidth=1.2, label="observed")
+    ax.bar(values, observed, 0.8 * gap, color=pale_blue(), edgecolor=blue(), linewidth=1.2, label="observed")
     jitter = np.random.default_rng(0)
     for cells in (draw[np.isfinite(draw)] for draw in column.imputed):
         if len(cells):
@@ -268,7 +265,7 @@ def _legend_of_densities(axes: NDArray[Any], m: int, together: bool) -> None:
     """Add a legend, below all panels if the layout reserves space for it."""
     imputed = f"imputed, {m} times" if m > 1 else "imputed"
     looks: list[dict[str, Any]] = [
-        {"color": BLUE, "linewidth": 2.4, "label": "observed"},
+        {"color": blue(), "linewidth": 2.4, "label": "observed"},
         {"color": VERMILION, "linewidth": 0.9, "marker": "o", "mfc": "none", "ms": 4, "label": imputed},
         {"color": VERMILION, "linewidth": 1.2, "linestyle": "--", "label": "all imputations together"},
     ]
@@ -284,34 +281,34 @@ def _draw_points(
     ax: Axes, x: Numbers, y: Numbers, imputed: bool, small: bool, label: str | None = None
 ) -> None:
     """Plot observed cells as discs, or imputed cells as diamonds, which are hollow if small."""
-    look: dict[str, Any] = {"marker": "o", "color": BLUE, "mew": 0.0, "alpha": 0.55, "zorder": 1}
+    look: dict[str, Any] = {"marker": "o", "color": blue(), "mew": 0.0, "alpha": 0.55, "zorder": 1}
     if imputed:
-        look = {"marker": "D", "color": VERMILION, "mfc": "white", "mew": 1.2, "alpha": 1.0, "zorder": 3}
+        look = {"marker": "D", "color": VERMILION, "mfc": paper(), "mew": 1.2, "alpha": 1.0, "zorder": 3}
         look |= {"mfc": "none", "mew": 0.7, "alpha": 0.55} if small else {}
     ax.plot(x, y, linestyle="none", markersize=2.8 if small else 4.5, label=label, **look)
 
 
 def _draw_box(ax: Axes, k: int, cells: Numbers) -> None:
     parts = {"boxprops": 0.9, "whiskerprops": 0.9, "capprops": 0.9, "medianprops": 1.8}
-    lines: dict[str, Any] = {part: {"color": "black", "linewidth": width} for part, width in parts.items()}
+    lines: dict[str, Any] = {part: {"color": ink(), "linewidth": width} for part, width in parts.items()}
     ax.boxplot([cells], positions=[k], widths=0.62, showfliers=False, manage_ticks=False, **lines)
 
 
 def _draw_balloons(ax: Axes, k: int, codes: Numbers) -> None:
     levels, counts = np.unique(codes, return_counts=True)
-    area, (face, edge) = 350 * counts / counts.sum(), ("white", VERMILION) if k else (BLUE, BLUE)
+    area, (face, edge) = 350 * counts / counts.sum(), (paper(), VERMILION) if k else (blue(), blue())
     ax.scatter(np.full(len(levels), k), levels, area, facecolor=face, edgecolor=edge, linewidth=1.2)
 
 
 def _draw_intervals(ax: Axes, column: PlottedColumn, shown: NDArray[np.intp]) -> None:
     if len(column.observed):
         low, high = np.quantile(column.observed, [0.05, 0.95]).tolist()
-        ax.axvspan(low, high, color=PALE_BLUE, alpha=0.6, zorder=0, label="90 % of observed cells")
+        ax.axvspan(low, high, color=pale_blue(), alpha=0.6, zorder=0, label="90 % of observed cells")
     q = np.nanquantile(column.imputed[:, shown], [0.05, 0.25, 0.5, 0.75, 0.95], axis=0)
     rows = np.arange(len(shown))
     ax.hlines(rows, q[0], q[4], color=VERMILION, linewidth=1.0, label="90 % of draws")
     ax.hlines(rows, q[1], q[3], color=VERMILION, linewidth=3.5, label="50 %")
-    ax.plot(q[2], rows, "o", color="white", markeredgecolor="black", markersize=4.5, label="median")
+    ax.plot(q[2], rows, "o", color=paper(), markeredgecolor=ink(), markersize=4.5, label="median")
 
 
 def _draw_level_shares(ax: Axes, column: PlottedColumn, shown: NDArray[np.intp]) -> None:
@@ -323,7 +320,7 @@ def _draw_level_shares(ax: Axes, column: PlottedColumn, shown: NDArray[np.intp])
     if len(names) > _MOST_LEVELS:
         parts.append((f"{len(names) - _MOST_LEVELS} others", 1 - shares[frequent].sum(0)))
     left = np.zeros(len(shown))
-    for (name, share), colour, hatch in zip(parts, _LEVEL_COLOURS, _LEVEL_HATCHES, strict=False):
+    for (name, share), (colour, hatch) in zip(parts, style.LEVELS, strict=False):
         look: dict[str, Any] = {"color": colour, "hatch": hatch, "edgecolor": "black", "linewidth": 0.6}
         label = style.text(name) if not name.startswith("_") else f" {name}"
         ax.barh(np.arange(len(shown)), share, 0.75, left, label=label, **look)

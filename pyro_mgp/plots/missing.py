@@ -18,7 +18,7 @@ from pyro_mgp._support.checks import at_least
 from pyro_mgp.data.table import as_frame, missing
 from pyro_mgp.evaluation.missingness import distinct_patterns, flux
 from pyro_mgp.plots import _style as style
-from pyro_mgp.plots._style import BLUE, PALE_BLUE, REFERENCE, VERMILION
+from pyro_mgp.plots._style import VERMILION, blue, pale_blue, paper, reference
 
 # Largest number of lines of a map; of more rows, several share a line.
 _LINES = 500
@@ -54,14 +54,14 @@ def plot_missingness(frame: pd.DataFrame, ax: Axes | None = None) -> Axes:
     counts = np.add.reduceat(holes, starts, axis=0, dtype=np.int64)
     shares = counts / np.diff(np.append(starts, n_rows))[:, None]
     ax = style.axes_or_new(ax, 2.0 + 0.42 * n_columns if n_columns <= 30 else 12.0, 4.6)
-    colours = LinearSegmentedColormap.from_list("missing", [PALE_BLUE, VERMILION])
+    colours = LinearSegmentedColormap.from_list("missing", [pale_blue(), VERMILION])
     intensity = np.where(shares > 0, _FAINTEST + (1 - _FAINTEST) * shares, 0.0)
     bottom = len(starts) * per_line
     scale: dict[str, Any] = {"cmap": colours, "vmin": 0, "vmax": 1, "interpolation": "nearest"}
     ax.imshow(intensity, aspect="auto", extent=(-0.5, n_columns - 0.5, bottom, 0), **scale)
     ax.set_ylim(n_rows, 0)
     for j in range(1, n_columns if n_columns <= _MOST_COLUMNS else 0):
-        ax.axvline(j - 0.5, color="white", linewidth=1)
+        ax.axvline(j - 0.5, color=paper(), linewidth=1)
     style.name_ticks(ax, "x", np.arange(n_columns), frame.columns.tolist())
     ax.set_ylabel("row" if per_line == 1 else f"row ({per_line} to a line)")
     _label_cells(ax, holes.mean(0))
@@ -93,9 +93,9 @@ def plot_patterns(frame: pd.DataFrame, ax: Axes | None = None, *, n: int = 20) -
     shown = np.sort(np.argsort(-in_column, kind="stable")[:_MOST_COLUMNS])
     patterns = observed[:n]
     ax = style.axes_or_new(ax, 3.0 + 0.42 * len(shown), 1.6 + 0.3 * len(patterns))
-    colours = ListedColormap([PALE_BLUE, VERMILION])
+    colours = ListedColormap([pale_blue(), VERMILION])
     names = [f"{k} row{'s' if k > 1 else ''} ({style.percent(k / n_rows)})" for k in rows[:n].tolist()]
-    look = {"cmap": colours, "vmin": 0, "vmax": 1, "edgecolor": "white", "linewidth": 1.5}
+    look = {"cmap": colours, "vmin": 0, "vmax": 1, "edgecolor": paper(), "linewidth": 1.5}
     style.matrix(ax, ~patterns[:, shown], names, frame.columns[shown].tolist(), **look)
     _label_cells(ax, in_column[shown] / n_rows, offset=0.5)
     left_out = []
@@ -104,7 +104,7 @@ def plot_patterns(frame: pd.DataFrame, ax: Axes | None = None, *, n: int = 20) -
     if len(shown) < n_columns:
         left_out.append(f"{n_columns - len(shown)} columns with fewer missing cells")
     if left_out:
-        ax.set_xlabel(f"not shown: {', '.join(left_out)}", fontsize="small", color=REFERENCE)
+        ax.set_xlabel(f"not shown: {', '.join(left_out)}", fontsize="small", color=reference())
     return ax
 
 
@@ -129,11 +129,11 @@ def plot_flux(frame: pd.DataFrame, ax: Axes | None = None) -> Axes:
         raise ValueError("the table has no missing cells: there is no flux between its columns")
     table = flux(frame)
     ax = style.axes_or_new(ax, 5.4, 5.0)
-    ax.plot([0, 1], [1, 0], color=REFERENCE, linewidth=1, linestyle="--", zorder=0)
+    ax.plot([0, 1], [1, 0], color=reference(), linewidth=1, linestyle="--", zorder=0)
     complete = (table["observed"] == 1).to_numpy()
     points = table[["influx", "outflux"]].fillna(0.0).to_numpy()
     for group, colour, marker, name in (
-        (complete, BLUE, "s", "complete"),
+        (complete, blue(), "s", "complete"),
         (~complete, VERMILION, "o", "with missing cells"),
     ):
         if group.any():
@@ -161,7 +161,7 @@ def _label_cells(ax: Axes, shares: NDArray[np.float64], offset: float = 0.0) -> 
     look: dict[str, Any] = {"ha": "center", "va": "bottom", "fontsize": "x-small", "annotation_clip": False}
     for j, share in enumerate(shares.tolist() if len(shares) <= _MOST_SHARES else ()):
         ax.annotate(style.percent(share) if share else "–", (j + offset, 1.0), (0, 3), **place, **look)
-    handles = [Patch(facecolor=PALE_BLUE, label="observed"), Patch(facecolor=VERMILION, label="missing")]
+    handles = [Patch(facecolor=pale_blue(), label="observed"), Patch(facecolor=VERMILION, label="missing")]
     style.legend_above(ax, handles=handles, bbox_to_anchor=(0, 1.06))
 
 
@@ -191,7 +191,7 @@ def _name_points(ax: Axes, places: NDArray[np.float64], names: list[Hashable]) -
             if left > -_GAP and left + wide < 1.05 and not any(map(box.fully_overlaps, taken)):
                 taken.append(box)
                 start = left if side == "left" else left + wide
-                white = {"facecolor": "white", "edgecolor": "none", "pad": 0.5, "alpha": 0.8}
+                behind = {"facecolor": paper(), "edgecolor": "none", "pad": 0.5, "alpha": 0.8}
                 words, middle = "\n".join(lines), low + half
-                ax.text(start * reach, middle, words, ha=side, va="center", fontsize="small", bbox=white)
+                ax.text(start * reach, middle, words, ha=side, va="center", fontsize="small", bbox=behind)
                 break

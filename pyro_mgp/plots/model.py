@@ -20,7 +20,7 @@ from pyro_mgp.evaluation.calibration import Calibration
 from pyro_mgp.imputer import MGPImputer
 from pyro_mgp.inference.training import History
 from pyro_mgp.plots import _style as style
-from pyro_mgp.plots._style import BLUE, PALE_BLUE, REFERENCE, SHADE, VERMILION
+from pyro_mgp.plots._style import VERMILION, blue, ink, pale_blue, paper, reference, shade
 
 # Largest number of columns at which entries are written into the matrix.
 _MOST_WRITTEN = 12
@@ -53,14 +53,14 @@ def plot_loss(training: MGPImputer | History, *, figure: FigureBase | None = Non
     scored = bool(history.validation)
     axes = style.panels(figure, 1 + scored, across=1, width=6.0, height=2.4 if scored else 3.2, sharex=True)
     steps = np.arange(1, len(history.loss) + 1)
-    axes[0].plot(steps, history.loss, color=BLUE, linewidth=1.5, marker="." if len(steps) <= 100 else "")
+    axes[0].plot(steps, history.loss, color=blue(), linewidth=1.5, marker="." if len(steps) <= 100 else "")
     axes[0].set_ylabel("loss (nats)")
     if scored:
         line = {"color": VERMILION, "linewidth": 1.2, "marker": "s", "markersize": 4}
         axes[1].plot(history.steps, history.validation, **line)
         axes[1].set_ylabel("score\n(nats per cell)")
         for ax in axes:
-            ax.axvline(history.best_step, color=REFERENCE, linewidth=1, linestyle="--", label="kept")
+            ax.axvline(history.best_step, color=reference(), linewidth=1, linestyle="--", label="kept")
         axes[1].legend(loc="best", frameon=False)
     axes[-1].set_xlabel("training step")
     axes[-1].xaxis.get_major_locator().set_params(integer=True)
@@ -68,7 +68,7 @@ def plot_loss(training: MGPImputer | History, *, figure: FigureBase | None = Non
 
 
 def plot_relevance(relevance: pd.DataFrame, ax: Axes | None = None) -> Axes:
-    """Plot a matrix of relevance: one row per modelled column, dark squares for its relevant inputs.
+    """Plot a matrix of relevance: one row per modelled column, relevant inputs in the strongest colour.
 
     Compare columns within a row, since rows of labels and counts have other units. Values are written into
     the squares of up to 12 columns. Crosses mark columns that are not inputs. A colour bar takes some of the
@@ -90,15 +90,15 @@ def plot_relevance(relevance: pd.DataFrame, ax: Axes | None = None) -> Axes:
     n_rows, n_columns = values.shape
     ax = style.axes_or_new(ax, 3.4 + 0.5 * n_columns, 1.8 + 0.42 * n_rows)
     largest = float(np.nanmax(values, initial=0.0)) or 1.0
-    look = {"cmap": "Blues", "vmin": 0.0, "vmax": largest, "edgecolor": "0.9"}
+    look = {"cmap": style.blues(), "vmin": 0.0, "vmax": largest, "edgecolor": style.grey(0.1)}
     look["linewidth"] = 1.0 if n_columns <= 40 else 0.0
     image = style.matrix(ax, values, relevance.index.tolist(), relevance.columns.tolist(), **look)
     ax.set_xlabel("informed by")
     if n_columns > _MOST_WRITTEN:
         rows, columns = np.nonzero(np.isnan(values))
-        ax.plot(columns + 0.5, rows + 0.5, "x", color=REFERENCE, markersize=3)
+        ax.plot(columns + 0.5, rows + 0.5, "x", color=reference(), markersize=3)
     for (i, j), value in np.ndenumerate(values if n_columns <= _MOST_WRITTEN else values[:0]):
-        colour = REFERENCE if np.isnan(value) else "white" if value > 0.55 * largest else "black"
+        colour = reference() if np.isnan(value) else paper() if value > 0.55 * largest else ink()
         words = "×" if np.isnan(value) else f"{value:.2f}"
         ax.text(j + 0.5, i + 0.5, words, ha="center", va="center", fontsize="small", color=colour)
     ax.figure.colorbar(image, ax=ax, label="relevance", pad=0.02)
@@ -124,8 +124,8 @@ def plot_variance_shares(shares: pd.DataFrame, ax: Axes | None = None) -> Axes:
         raise ValueError("no column was modelled: there are no shares to plot")
     ax = style.tidy(style.axes_or_new(ax, 6.0, 1.4 + 0.3 * len(shares)))
     start, places = np.zeros(len(shares)), np.arange(len(shares))
-    looks: list[dict[str, Any]] = [{"color": BLUE}, {"color": PALE_BLUE}]
-    looks += [{"color": "white", "edgecolor": BLUE, "hatch": "///"}, {"color": SHADE}]
+    looks: list[dict[str, Any]] = [{"color": style.BLUE}, {"color": style.SKY}]
+    looks += [{"color": paper(), "edgecolor": blue(), "hatch": "///"}, {"color": shade()}]
     for (part, column), look in zip(shares.items(), looks, strict=False):
         widths = column.fillna(0.0).clip(lower=0.0).to_numpy(np.float64)
         ax.barh(places, widths, left=start, height=0.7, label=str(part), **look)
@@ -173,9 +173,9 @@ def plot_calibration(
         held = stats.ecdf(cells["needed"]).cdf
         n = round(n_effective)
         band = [100 * (stats.binom.ppf(q, n, nominal) / n) for q in (0.025, 0.975)]
-        ax.fill_between(100 * nominal, *band, color=PALE_BLUE, linewidth=0, label="if calibrated")
-        ax.plot([0, 100], [0, 100], color=REFERENCE, linewidth=1, linestyle="--")
-        colour, line = (VERMILION, "--") if bad else (BLUE, "-")
+        ax.fill_between(100 * nominal, *band, color=pale_blue(), linewidth=0, label="if calibrated")
+        ax.plot([0, 100], [0, 100], color=reference(), linewidth=1, linestyle="--")
+        colour, line = (VERMILION, "--") if bad else (blue(), "-")
         inside = 100 * held.evaluate(nominal)
         ax.plot(100 * nominal, inside, line, color=colour, linewidth=2, label="held-out cells")
         ax.plot(100 * levels, 100 * held.evaluate(levels), "o", color=colour)
@@ -223,10 +223,10 @@ def _draw_histogram(ax: Axes, pit: NDArray[np.float64], n_effective: float, bad:
     bins = _BINS if len(pit) >= _FEW_CELLS else _FEW_BINS
     n = round(n_effective)
     low, high = stats.binom.ppf([0.025, 0.975], n, 1 / bins) * bins / n
-    ax.axhspan(low, high, color=PALE_BLUE, linewidth=0)
-    ax.axhline(1.0, color=REFERENCE, linewidth=1, linestyle="--")
+    ax.axhspan(low, high, color=pale_blue(), linewidth=0)
+    ax.axhline(1.0, color=reference(), linewidth=1, linestyle="--")
     heights = np.histogram(pit, bins, (0.0, 1.0))[0] * bins / len(pit)
-    colour, hatch = (VERMILION, "///") if bad else (BLUE, None)
+    colour, hatch = (VERMILION, "///") if bad else (blue(), None)
     middle = (np.arange(bins) + 0.5) / bins
     ax.bar(middle, heights, 0.9 / bins, color="none", edgecolor=colour, linewidth=1.6, hatch=hatch)
     ax.set(xlim=(0, 1), ylim=(0, max(1.1 * heights.max(), 1.1 * high, 2.0)), xticks=(0, 0.25, 0.5, 0.75, 1))
@@ -260,10 +260,10 @@ def plot_tipping_point(scan: pd.DataFrame, ax: Axes | None = None, *, null: floa
     `scan` is a result of `tipping_point`; a horizontal line marks the null value of the estimate.
     """
     ax = style.axes_or_new(ax)
-    ax.axhline(null, color=REFERENCE, linewidth=1, linestyle="--")
-    ax.axvline(0.0, color=SHADE, linewidth=6, zorder=0)
+    ax.axhline(null, color=reference(), linewidth=1, linestyle="--")
+    ax.axvline(0.0, color=shade(), linewidth=6, zorder=0)
     for tipped, colour, marker, name in (
-        (False, BLUE, "o", "same conclusion as without a shift"),
+        (False, blue(), "o", "same conclusion as without a shift"),
         (True, VERMILION, "s", "changed conclusion"),
     ):
         rows = scan[scan["tipped"] == tipped]
@@ -293,11 +293,11 @@ def plot_tipping_points(scan: pd.DataFrame, ax: Axes | None = None) -> Axes:
     by_shifts = scan.pivot(index="delta_of_reference", columns="delta")
     estimates, changed = by_shifts["estimate"].iloc[::-1], by_shifts["tipped"].iloc[::-1]
     names = [[f"{shift:g}" for shift in axis] for axis in (estimates.index, estimates.columns)]
-    style.matrix(ax, estimates.to_numpy(), *names, cmap="Blues", alpha=0.6)
+    style.matrix(ax, estimates.to_numpy(), *names, cmap=style.blues(), alpha=0.6)
     hatched = np.ma.masked_where(~changed.to_numpy(dtype=bool), estimates.to_numpy())
     ax.pcolor(hatched, hatch="//", facecolor="none", edgecolor=VERMILION, linewidth=0)
     for (i, j), estimate in np.ndenumerate(estimates.to_numpy()):
-        box = {"facecolor": "white", "edgecolor": "none", "pad": 1.5}
+        box = {"facecolor": paper(), "edgecolor": "none", "pad": 1.5}
         ax.text(j + 0.5, i + 0.5, f"{estimate:.3g}", ha="center", va="center", fontsize="small", bbox=box)
     ax.set_xlabel("shift of the other arms' cells after dropout")
     ax.set_ylabel("shift of the reference arm's cells")
@@ -327,12 +327,12 @@ def plot_value_of(ranked: pd.DataFrame, n: int = 20, ax: Axes | None = None) -> 
         for row in shown.to_dict("records")
     ]
     ax = style.axes_or_new(ax, 6.0, 1.2 + 0.28 * len(shown))
-    ax.barh(np.arange(len(shown)), 100 * shown["removed"], color=BLUE, height=0.7)
+    ax.barh(np.arange(len(shown)), 100 * shown["removed"], color=blue(), height=0.7)
     style.name_ticks(ax, "y", np.arange(len(shown)), names)
     ax.set_ylim(len(shown) - 0.4, -0.6)
     ax.set_xlabel("expected to be removed, % of the variance")
     if len(ranked) > len(shown):
-        ax.set_title(f"the first {len(shown)} of {len(ranked)}", fontsize="small", color=REFERENCE)
+        ax.set_title(f"the first {len(shown)} of {len(ranked)}", fontsize="small", color=reference())
     return style.tidy(ax)
 
 
@@ -353,11 +353,13 @@ def plot_energy_scores(scored: pd.DataFrame, ax: Axes | None = None) -> Axes:
     columns = [*dict.fromkeys(scored["column"].dropna()), None]
     rows = {column: row for row, column in enumerate(columns)}
     ax = style.axes_or_new(ax, 6.0, 1.4 + 0.3 * len(columns))
-    ax.hlines([*rows.values()], *scored["score_sd"].agg(["min", "max"]), color=SHADE, linewidth=0.8, zorder=0)
+    reach = scored["score_sd"].agg(["min", "max"])
+    ax.hlines([*rows.values()], *reach, color=shade(), linewidth=0.8, zorder=0)
+    colours = style.colours()
     for k, name in enumerate(of_all["imputer"]):
         own = scored[scored["imputer"] == name]
         at = [rows[None if pd.isna(column) else column] for column in own["column"]]
-        look: dict[str, Any] = {"color": style.COLOURS[k % len(style.COLOURS)], "label": style.text(name)}
+        look: dict[str, Any] = {"color": colours[k % len(colours)], "label": style.text(name)}
         ax.plot(own["score_sd"], at, style.MARKERS[k % len(style.MARKERS)], **look)
     style.name_ticks(ax, "y", [*rows.values()], [*columns[:-1], "all columns"])
     ax.set_ylim(len(columns) - 0.4, -0.6)
@@ -382,10 +384,10 @@ def plot_fmi(pooled: Pooled, ax: Axes | None = None) -> Axes:
     table = pooled.table
     rows = np.arange(len(table))
     ax = style.axes_or_new(ax, 6.0, 1.4 + 0.28 * len(table))
-    ax.hlines(rows, 0, 1, color=SHADE, linewidth=0.8, zorder=0)
+    ax.hlines(rows, 0, 1, color=shade(), linewidth=0.8, zorder=0)
     ax.hlines(rows, table["lambda"], table["fmi"], color=VERMILION, linewidth=1.5, zorder=1)
     ax.plot(table["fmi"], rows, "o", color=VERMILION, markersize=7, label="fmi")
-    ax.plot(table["lambda"], rows, "s", color=BLUE, markerfacecolor="white", markersize=5, label="λ")
+    ax.plot(table["lambda"], rows, "s", color=blue(), markerfacecolor=paper(), markersize=5, label="λ")
     style.name_ticks(ax, "y", rows, table.index.tolist())
     ax.set(xlim=(0, 1), ylim=(len(table) - 0.4, -0.6))
     ax.set_xlabel(f"share due to missing cells (m = {pooled.m})")
