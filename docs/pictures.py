@@ -1,30 +1,54 @@
-"""Draw the picture of the README: `python docs/pictures.py` from the root of the repository."""
+"""Draw the picture of README and front page: `python docs/pictures.py` from the root of the repository."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import matplotlib.pyplot as plt
-import numpy as np
 import pandas as pd
-
-from pyro_mgp import MGPImputer
-from pyro_mgp.plots import plot_cells, plot_scatter
+from matplotlib.axes import Axes
 
 HERE = Path(__file__).parent
+RESULTS = HERE.parent / "benchmarks" / "coverage" / "results.csv"
+METHODS = {
+    "mgp": "pyro_mgp",
+    "mice_cart": "mice, trees",
+    "iterative": "IterativeImputer",
+}
+"""Titles of the panels by method."""
+N_TABLES = 100
+# Okabe and Ito's blue and vermilion, lighter on dark backgrounds.
+_COLOURS = {"default": ("#0072B2", "#D55E00"), "dark_background": ("#56B4E9", "#E69F00")}
 
 
 def main() -> None:
-    """Remove a third of two columns of the penguins, impute them, and draw `penguins.png`."""
-    penguins = pd.read_csv(HERE.parent / "examples" / "data" / "penguins.csv")
-    missing = np.random.default_rng(0).random((len(penguins), 2)) < 1 / 3
-    columns = ["flipper_length_mm", "body_mass_g"]
-    penguins[columns] = penguins[columns].mask(missing)
-    draws = MGPImputer(random_state=0).fit(penguins).impute(m=20)
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
-    plot_scatter(draws, *columns, ax=left)
-    plot_cells(draws, "body_mass_g", ax=right, n=25)
-    figure.savefig(HERE / "penguins.png", dpi=110)
+    """Draw `intervals.png` and `intervals-dark.png`."""
+    results = pd.read_csv(RESULTS)
+    results = results[(results["design"] == "product_30") & (results["repetition"] < N_TABLES)]
+    for style, name in (("default", "intervals.png"), ("dark_background", "intervals-dark.png")):
+        with plt.style.context(style):
+            figure, axes = plt.subplots(1, len(METHODS), figsize=(10, 4.2), sharex=True, sharey=True)
+            for ax, (method, title) in zip(axes, METHODS.items(), strict=True):
+                _panel(ax, results[results["method"] == method], title, *_COLOURS[style])
+            axes[0].set_ylabel("simulated table, by estimate")
+            axes[1].set_xlabel("pooled slope of x1·x2, with its 95 % interval")
+            figure.tight_layout()
+            figure.savefig(HERE / name, dpi=110)
+            plt.close(figure)
+
+
+def _panel(ax: Axes, rows: pd.DataFrame, title: str, holds: str, misses: str) -> None:
+    """Draw the intervals of a method, sorted, and the truth."""
+    rows = rows.sort_values("estimate").reset_index(drop=True)
+    for covered, colour in ((1.0, holds), (0.0, misses)):
+        part = rows[rows["covered"] == covered]
+        reach = part["width"] / 2
+        ax.hlines(part.index, part["estimate"] - reach, part["estimate"] + reach, color=colour, lw=1.2)
+        ax.plot(part["estimate"], part.index, "." if covered else "x", color=colour, ms=3)
+    ax.axvline(rows["truth"].iloc[0], color=plt.rcParams["text.color"], lw=1)
+    ax.set_title(f"{title}: {rows['covered'].sum():.0f} of {len(rows)} hold the truth", fontsize=10)
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.set_yticks([])
 
 
 if __name__ == "__main__":
