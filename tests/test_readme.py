@@ -9,14 +9,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = [page for page in sorted((ROOT / "docs").rglob("*.md")) if page.parent.name != "notebooks"]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS]
+# `tests/docs/test_how_to.py` runs these.
+ELSEWHERE = {ROOT / "docs" / "coming-from.md", *(ROOT / "docs" / "how-to").glob("*.md")}
+RUN = [page for page in PAGES if page not in ELSEWHERE and "```python" in page.read_text("utf-8")]
 
 
 def named(page: Path) -> str:
-    return page.stem
+    return page.relative_to(ROOT).as_posix()
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if "```python" in p.read_text("utf-8")], ids=named)
+@pytest.mark.parametrize("page", RUN, ids=named)
 def test_the_python_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)

@@ -154,6 +154,17 @@ def data_parallel(backend: str | None = None) -> Iterator[Workers]:
 
     Raises:
         ValueError: If there is no process group and the script was not started by `torchrun`.
+
+    Example:
+        In a script that `torchrun --nproc-per-node 2 script.py` starts. Here one process is the group:
+
+        >>> import tempfile
+        >>> meeting = f"file://{tempfile.mkdtemp()}/group"
+        >>> dist.init_process_group("gloo", init_method=meeting, rank=0, world_size=1)
+        >>> with data_parallel() as workers:
+        ...     print(workers.rank, workers.is_first)  # fit here, and save if workers.is_first
+        0 True
+        >>> dist.destroy_process_group()
     """
     cuda = torch.cuda.is_available()
     started = not dist.is_initialized()

@@ -24,7 +24,7 @@ from scipy import special, stats
 
 from pyro_mgp.analysis.joint_tests import Numbers
 from pyro_mgp.analysis.pooling import Pooled, ShownAsTable, pool
-from pyro_mgp.analysis.regression import Regression, complete, indicator
+from pyro_mgp.analysis.regression import Regression, complete, indicator, numbers
 from pyro_mgp.data.column_spec import Label
 
 Function: TypeAlias = Callable[[Numbers], Any]
@@ -80,6 +80,8 @@ class PooledQuantities(ShownAsTable):
     @classmethod
     def of(cls, quantity: Quantity, tables: Iterable[pd.DataFrame], level: float = 0.95) -> PooledQuantities:
         """Estimate a quantity from completed tables and pool it; for errors see `pool`."""
+        if not callable(quantity):
+            raise TypeError(f"expected a quantity, such as quantities.mean('income'), got {quantity!r}")
         found = [quantity(table) for table in tables]
         scale, df = found[0].scale, min(each.df for each in found)
         fits = [(each.on_scale, each.variances) for each in found]
@@ -102,7 +104,7 @@ def mean(column: Label) -> Quantity:
     """
 
     def estimate(table: pd.DataFrame) -> Estimates:
-        x = _numbers(table, column)
+        x = numbers(table, column)
         return Estimates(
             _named(f"mean of {column}", float(x.mean())),
             _one(float(x.var(ddof=1)) / len(x)),
@@ -114,7 +116,13 @@ def mean(column: Label) -> Quantity:
 
 
 def proportion(column: Label, level: Any = True) -> Quantity:
-    """Return the share of rows in which a column has a level."""
+    """Return the share of rows in which a column has a level.
+
+    Example:
+        >>> frame = pd.DataFrame({"answer": ["yes", "no", "yes", "yes"]})
+        >>> proportion("answer", "yes")(frame).values.tolist()
+        [0.75]
+    """
 
     def estimate(table: pd.DataFrame) -> Estimates:
         p, n = float((complete(table, column) == level).mean()), len(table)
@@ -128,21 +136,35 @@ def proportion(column: Label, level: Any = True) -> Quantity:
 
 
 def correlation(x: Label, y: Label) -> Quantity:
-    """Return Pearson's correlation of two columns."""
+    """Return Pearson's correlation of two columns, which is pooled by Fisher's z.
+
+    Example:
+        >>> frame = pd.DataFrame({"x": [1.0, 2.0, 3.0, 4.0], "y": [1.0, 3.0, 2.0, 4.0]})
+        >>> correlation("x", "y")(frame).values.round(6).tolist()
+        [0.8]
+    """
 
     def estimate(table: pd.DataFrame) -> Estimates:
-        r = float(np.corrcoef(_numbers(table, x), _numbers(table, y))[0, 1])
+        r = float(np.corrcoef(numbers(table, x), numbers(table, y))[0, 1])
         return Estimates(_named(f"{x}, {y}", r), _one(1 / (len(table) - 3)), FISHER)
 
     return estimate
 
 
 def quantile(column: Label, q: float | Sequence[float]) -> Quantity:
-    """Return quantiles of a column, with the variances of Maritz and Jarrett (JASA 73:194-196, 1978)."""
+    """Return quantiles of a column, with the variances of Maritz and Jarrett (JASA 73:194-196, 1978).
+
+    Example:
+        >>> frame = pd.DataFrame({"x": [1.0, 2.0, 4.0, 8.0, 9.0]})
+        >>> quantile("x", [0.25, 0.5])(frame).values.tolist()
+        [2.0, 4.0]
+    """
     levels = np.atleast_1d(np.asarray(q, dtype=np.float64))
+    if not ((levels > 0) & (levels < 1)).all():
+        raise ValueError(f"q must lie between 0 and 1, got {q}")
 
     def estimate(table: pd.DataFrame) -> Estimates:
-        x = _numbers(table, column)
+        x = numbers(table, column)
         names = [f"{level:g} quantile of {column}" for level in levels]
         deviations = np.asarray(stats.mstats.mjci(x, levels))
         return Estimates(pd.Series(np.quantile(x, levels), names), np.square(deviations), IDENTITY)
@@ -155,6 +177,11 @@ def standardised_difference(column: Label, by: Label) -> Quantity:
 
     It is that of the second value of `by` minus the first, in the order of categories or sorted; its
     variance is n / (n₁ n₀) + d² / 2n (Hedges and Olkin, Statistical Methods for Meta-Analysis, 1985).
+
+    Example:
+        >>> frame = pd.DataFrame({"arm": ["a", "a", "b", "b"], "x": [1.0, 3.0, 2.0, 4.0]})
+        >>> standardised_difference("x", by="arm")(frame).values.round(3).to_dict()
+        {'x: b - a': 0.707}
     """
 
     def estimate(table: pd.DataFrame) -> Estimates:
@@ -164,7 +191,7 @@ def standardised_difference(column: Label, by: Label) -> Quantity:
         values = list(used) or sorted(column_of_groups.unique())
         if len(values) != 2:
             raise ValueError(f"column {by!r} has {len(values)} values: expected two groups to compare")
-        low, high = (_numbers(table[table[by] == value], column) for value in values)
+        low, high = (numbers(table[table[by] == value], column) for value in values)
         d = (high.mean() - low.mean()) / np.sqrt((high.var(ddof=1) + low.var(ddof=1)) / 2)
         n = len(low) + len(high)
         variance = n / (len(low) * len(high)) + d**2 / (2 * n)
@@ -181,10 +208,15 @@ def area_under_curve(score: Label | Callable[[pd.DataFrame], Any], outcome: Labe
     Args:
         score: Column, or function of a completed table.
         outcome: Column that is true, or one, in rows with the outcome.
+
+    Example:
+        >>> frame = pd.DataFrame({"score": [1.0, 2.0, 3.0, 4.0], "ill": [False, True, False, True]})
+        >>> area_under_curve("score", "ill")(frame).values.tolist()
+        [0.75]
     """
 
     def estimate(table: pd.DataFrame) -> Estimates:
-        values = np.asarray(score(table) if callable(score) else _numbers(table, score), dtype=np.float64)
+        values = np.asarray(score(table) if callable(score) else numbers(table, score), dtype=np.float64)
         has = indicator(complete(table, outcome)) > 0
         n1, n0 = int(has.sum()), int((~has).sum())
         if min(n1, n0) < 2:
@@ -201,7 +233,13 @@ def area_under_curve(score: Label | Callable[[pd.DataFrame], Any], outcome: Labe
 
 
 def survival(time: Label, event: Label, at: float | Sequence[float]) -> Quantity:
-    """Return the survival probabilities of Kaplan and Meier at some times, with Greenwood's variances."""
+    """Return the survival probabilities of Kaplan and Meier at some times, with Greenwood's variances.
+
+    Example:
+        >>> frame = pd.DataFrame({"time": [1.0, 2.0, 3.0, 4.0], "event": [1, 0, 1, 0]})
+        >>> survival("time", "event", at=3.0)(frame).values.to_dict()
+        {'S(3)': 0.375}
+    """
     times = np.atleast_1d(np.asarray(at, dtype=np.float64))
 
     def estimate(table: pd.DataFrame) -> Estimates:
@@ -209,7 +247,7 @@ def survival(time: Label, event: Label, at: float | Sequence[float]) -> Quantity
             from statsmodels.duration.survfunc import SurvfuncRight
         except ModuleNotFoundError as error:
             raise ImportError("survival curves need statsmodels: pip install 'pyro_mgp[models]'") from error
-        t, happened = _numbers(table, time), indicator(complete(table, event))
+        t, happened = numbers(table, time), indicator(complete(table, event))
         if (times > t.max()).any():
             raise ValueError(f"survival at {times.tolist()} is not known: the last time is {t.max():g}")
         curve = SurvfuncRight(t, happened)
@@ -231,6 +269,11 @@ def r_squared(formula: str) -> Quantity:
     """Return the share of variance that a linear regression by formula explains.
 
     It is pooled by the square root (Harel, J. Appl. Stat. 36:1109-1118, 2009).
+
+    Example:
+        >>> frame = pd.DataFrame({"x": [1.0, 2.0, 3.0, 4.0], "y": [1.0, 3.0, 2.0, 4.0]})
+        >>> r_squared("y ~ x")(frame).values.round(6).tolist()
+        [0.64]
     """
     regression = Regression(formula, "ols")
 
@@ -242,10 +285,6 @@ def r_squared(formula: str) -> Quantity:
         return Estimates(_named("R²", value), _one(1 / (len(table) - 3)), R_SQUARED)
 
     return estimate
-
-
-def _numbers(table: pd.DataFrame, label: Label) -> Numbers:
-    return complete(table, label).to_numpy(dtype=np.float64)
 
 
 def _named(name: str, value: float) -> pd.Series[float]:
