@@ -97,7 +97,7 @@ lock: .venv-release/installed    ## exact versions of core, plots and models wit
 	  --generate-hashes --no-emit-index-url --no-annotate --no-header -q -o requirements.lock
 
 clean:    ## remove .venv and everything else that was made
-	rm -rf .venv .venv-* build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv .venv-* build dist docs/notebooks *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # torch first and on its own: left unpinned, it would pull gigabytes of CUDA packages.

@@ -59,6 +59,7 @@ html_theme = "furo"
 html_title = "pyro_mgp"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_favicon = "_static/favicon.svg"
 html_show_sourcelink = False
 html_theme_options = {
     "light_css_variables": {"color-brand-primary": "#0060a8", "color-brand-content": "#0060a8"},

@@ -10,7 +10,9 @@ from matplotlib.axes import Axes
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "benchmarks" / "coverage" / "results.csv"
+DESIGN, ESTIMAND = "slade", "x1:x2"
 METHODS = {
+    "complete_cases": "complete rows only",
     "mgp": "pyro_mgp",
     "mice_cart": "mice, trees",
     "iterative": "IterativeImputer",
@@ -24,21 +26,22 @@ _COLOURS = {"default": ("#0072B2", "#D55E00"), "dark_background": ("#56B4E9", "#
 def main() -> None:
     """Draw `intervals.png` and `intervals-dark.png`."""
     results = pd.read_csv(RESULTS)
-    results = results[(results["design"] == "product_30") & (results["repetition"] < N_TABLES)]
+    results = results[(results["design"] == DESIGN) & (results["estimand"] == ESTIMAND)]
+    results = results[results["repetition"] < N_TABLES]
     for style, name in (("default", "intervals.png"), ("dark_background", "intervals-dark.png")):
         with plt.style.context(style):
-            figure, axes = plt.subplots(1, len(METHODS), figsize=(10, 4.2), sharex=True, sharey=True)
+            figure, axes = plt.subplots(1, len(METHODS), figsize=(11, 4.2), sharex=True, sharey=True)
             for ax, (method, title) in zip(axes, METHODS.items(), strict=True):
                 _panel(ax, results[results["method"] == method], title, *_COLOURS[style])
             axes[0].set_ylabel("simulated table, by estimate")
-            axes[1].set_xlabel("pooled slope of x1·x2, with its 95 % interval")
+            figure.supxlabel("pooled slope of x1·x2, with its 95 % interval", fontsize=10)
             figure.tight_layout()
             figure.savefig(HERE / name, dpi=110)
             plt.close(figure)
 
 
 def _panel(ax: Axes, rows: pd.DataFrame, title: str, holds: str, misses: str) -> None:
-    """Draw the intervals of a method, sorted, and the truth."""
+    """Draw the intervals of a method, sorted, and the true value."""
     rows = rows.sort_values("estimate").reset_index(drop=True)
     for covered, colour in ((1.0, holds), (0.0, misses)):
         part = rows[rows["covered"] == covered]
@@ -46,7 +49,7 @@ def _panel(ax: Axes, rows: pd.DataFrame, title: str, holds: str, misses: str) ->
         ax.hlines(part.index, part["estimate"] - reach, part["estimate"] + reach, color=colour, lw=1.2)
         ax.plot(part["estimate"], part.index, "." if covered else "x", color=colour, ms=3)
     ax.axvline(rows["truth"].iloc[0], color=plt.rcParams["text.color"], lw=1)
-    ax.set_title(f"{title}: {rows['covered'].sum():.0f} of {len(rows)} hold the truth", fontsize=10)
+    ax.set_title(f"{title}\n{rows['covered'].sum():.0f} of {len(rows)} contain the true value", fontsize=10)
     ax.spines[["top", "right"]].set_visible(False)
     ax.set_yticks([])
 

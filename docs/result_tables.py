@@ -1,8 +1,7 @@
 """Sphinx extension: tables and single figures in the documentation, read from result files at every build.
 
 - the directive `results` shows a table of a benchmark, with commit and processor of what it shows;
-- the role `covered` gives the share of 95 % intervals that hold the truth, and `tables` the number of tables
-  behind it: {covered}`design method estimand`.
+- the roles of `FigureRole` give single figures: {covered}`design method estimand`.
 
 So no figure of the documentation can be older than the file it comes from.
 """
@@ -20,6 +19,7 @@ import pandas as pd
 from docutils import nodes
 from docutils.parsers.rst import directives
 from docutils.statemachine import StringList
+from scipy.stats import binomtest
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective, SphinxRole
 
@@ -84,9 +84,15 @@ def coverage_by_estimand(patterns: Sequence[str]) -> Shown:
         lines.append([
             row["design"], f"`{row['method']}`", row["estimand"], f"{row['n']}",
             f"{row['bias']:+.3f} ± {row['bias_se']:.3f}",
-            f"{100 * row['coverage']:.1f} ± {100 * row['coverage_se']:.1f}", f"{row['width']:.3g}",
+            share_of(row["coverage"], row["n"]), f"{row['width']:.3g}",
         ])  # fmt: skip
     return _of_coverage(lines, found)
+
+
+def share_of(share: float, n: int) -> str:
+    """Return a share of n tables in per cent, with its 95 % interval by Wilson."""
+    low, high = binomtest(round(share * n), n).proportion_ci(method="wilson")
+    return f"{100 * share:.1f} ({100 * low:.0f} to {100 * high:.0f})"
 
 
 def coverage_by_design(patterns: Sequence[str]) -> Shown:
@@ -245,27 +251,41 @@ class ResultsDirective(SphinxDirective):
         return [parent]
 
 
-class CoveredRole(SphinxRole):
-    """Share of the intervals of an estimand that hold the truth, or the number of tables behind it."""
+class FigureRole(SphinxRole):
+    """A figure of an estimand of the coverage study.
+
+    `covered` is the share of the intervals of a design, method and estimand that contain the true value,
+    `tables` their number, and `width-ratio` the mean width of one method divided by that of another.
+    """
 
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
         """Return the figure as text."""
-        design, method, *rest = self.text.split(maxsplit=2)
-        found = estimands()
-        found = found[(found["design"] == design) & (found["method"] == method)]
-        if rest:
-            found = found[found["estimand"] == rest[0]]
-        if found.empty or (self.name == "covered" and len(found) != 1):
-            message = f"{self.name}: expected one estimand of {self.text!r}, found {len(found)}"
-            return [], [self.inliner.reporter.error(message, line=self.lineno)]
-        row = found.iloc[0]
-        text = f"{row['n']}" if self.name == "tables" else f"{100 * row['coverage']:.1f} %"
-        return [nodes.Text(text)], []
+        try:
+            return [nodes.Text(self._figure())], []
+        except (IndexError, ValueError) as error:
+            return [], [self.inliner.reporter.error(f"{self.name} {self.text!r}: {error}", line=self.lineno)]
+
+    def _figure(self) -> str:
+        if self.name == "width-ratio":
+            design, wide, narrow, estimand = self.text.split(maxsplit=3)
+            return f"{found(design, wide, estimand)['width'] / found(design, narrow, estimand)['width']:.1f}"
+        design, method, estimand = self.text.split(maxsplit=2)
+        row = found(design, method, estimand)
+        return f"{row['n']}" if self.name == "tables" else f"{100 * row['coverage']:.0f} %"
+
+
+def found(design: str, method: str, estimand: str) -> pd.Series[Any]:
+    """Return the summary of an estimand; a ValueError if there is none."""
+    rows = estimands()
+    rows = rows[(rows["design"] == design) & (rows["method"] == method) & (rows["estimand"] == estimand)]
+    if len(rows) != 1:
+        raise ValueError(f"expected one row of results, found {len(rows)}")
+    return rows.iloc[0]
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register directive and roles."""
     app.add_directive("results", ResultsDirective)
-    app.add_role("covered", CoveredRole())
-    app.add_role("tables", CoveredRole())
+    for name in ("covered", "tables", "width-ratio"):
+        app.add_role(name, FigureRole())
     return {"version": "1", "parallel_read_safe": True}
