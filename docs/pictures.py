@@ -19,6 +19,10 @@ METHODS = {
 }
 """Titles of the panels by method."""
 N_TABLES = 100
+REACH = 1.2
+"""Half the width of the panels, beyond which intervals of complete rows are cut off."""
+# Background of the dark pages.
+_PAGE = "#131416"
 # Okabe and Ito's blue and vermilion, lighter on dark backgrounds.
 _COLOURS = {"default": ("#0072B2", "#D55E00"), "dark_background": ("#56B4E9", "#E69F00")}
 
@@ -29,10 +33,13 @@ def main() -> None:
     results = results[(results["design"] == DESIGN) & (results["estimand"] == ESTIMAND)]
     results = results[results["repetition"] < N_TABLES]
     for style, name in (("default", "intervals.png"), ("dark_background", "intervals-dark.png")):
-        with plt.style.context(style):
+        page = {"figure.facecolor": _PAGE, "axes.facecolor": _PAGE, "savefig.facecolor": _PAGE}
+        with plt.style.context([style, page] if style != "default" else style):
             figure, axes = plt.subplots(1, len(METHODS), figsize=(11, 4.2), sharex=True, sharey=True)
             for ax, (method, title) in zip(axes, METHODS.items(), strict=True):
                 _panel(ax, results[results["method"] == method], title, *_COLOURS[style])
+            truth = results["truth"].iloc[0]
+            axes[0].set_xlim(truth - REACH, truth + REACH)
             axes[0].set_ylabel("simulated table, by estimate")
             figure.supxlabel("pooled slope of x1·x2, with its 95 % interval", fontsize=10)
             figure.tight_layout()
