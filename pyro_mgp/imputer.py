@@ -178,6 +178,16 @@ class MGPImputer(Parameters, OneToOneFeatureMixin, TransformerMixin, BaseEstimat
             ValueError, TypeError: As in `fit`; a file cannot be read; or specs ask for derived columns,
                 conditions or standard errors, which need whole rows, in over 10,000 rows.
             OSError: The disk has no room for the temporary files, or the checkpoint cannot be written.
+
+        Example:
+            >>> import tempfile
+            >>> folder = tempfile.TemporaryDirectory()
+            >>> frame = pd.DataFrame({"x": np.arange(20.0), "y": np.arange(20.0) ** 2})
+            >>> frame.mask(frame == 9).to_parquet(f"{folder.name}/table.parquet")
+            >>> fitted = MGPImputer(random_state=0, max_steps=5).fit_parquet(f"{folder.name}/table.parquet")
+            >>> [path.name for path in fitted.impute_to_parquet(f"{folder.name}/imputed", frame, m=2)]
+            ['imputation_01.parquet', 'imputation_02.parquet']
+            >>> folder.cleanup()
         """
         engine, table = check_settings(self), ParquetTable(path, dropped)
         model, settings = fit_files(self, engine, table, scratch, checkpoint)
@@ -231,7 +241,14 @@ class MGPImputer(Parameters, OneToOneFeatureMixin, TransformerMixin, BaseEstimat
         return completed.to_numpy() if is_array else completed
 
     def get_feature_names_out(self, input_features: ArrayLike | None = None) -> NDArray[Any]:
-        """Return the names of the columns that `transform` gives, missing indicators included."""
+        """Return the names of the columns that `transform` gives, missing indicators included.
+
+        Example:
+            >>> frame = pd.DataFrame({"x": np.arange(20.0), "y": np.arange(20.0) ** 2}).mask(lambda t: t == 9)
+            >>> fitted = MGPImputer(add_indicator=True, random_state=0, max_steps=5).fit(frame)
+            >>> fitted.get_feature_names_out().tolist()
+            ['x', 'y', 'missingindicator_x', 'missingindicator_y']
+        """
         check_is_fitted(self, "model_")
         names: NDArray[Any] = super().get_feature_names_out(input_features)
         if not self.add_indicator:

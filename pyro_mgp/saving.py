@@ -135,7 +135,8 @@ def read(
         names = build(list[str], header["feature_names"], "feature_names")
         settings = _read_choices(header, model)
     except MALFORMED as error:
-        raise ValueError(f"the imputer in {str(path)!r} cannot be restored: {error}") from error
+        advice = "" if kernel is None else "; is the kernel that is passed that of the fit?"
+        raise ValueError(f"the imputer in {str(path)!r} cannot be restored: {error}{advice}") from error
     return imputer, model, settings, names
 
 

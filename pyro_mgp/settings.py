@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
@@ -12,7 +12,7 @@ from pyro.infer import ELBO
 from pyro.optim import PyroOptim
 
 from pyro_mgp._support import devices
-from pyro_mgp._support.checks import RandomState, at_least, number, one_of, seed_of, within
+from pyro_mgp._support.checks import RandomState, at_least, number, one_of, seed_of, truth, within
 from pyro_mgp._support.messages import FitWarning, listing, warn_user
 from pyro_mgp._support.processes import current
 from pyro_mgp.data.column_spec import ColumnSpec, Kind, Label, Specs
@@ -81,6 +81,8 @@ class Engine:
             at_least(name, getattr(self, name), 1)
         one_of("propagate", self.propagate, get_args(Propagate))
         one_of("initial_fill", self.initial_fill, get_args(FillName))
+        for name in ("refresh_fill", "backpropagate", "joint_draws", "train_inducing", "target_is_input"):
+            truth(name, getattr(self, name))
         within("weight_decay", self.weight_decay, 0, 1)
         within("validation_fraction", self.validation_fraction, 0, 0.5)
 
@@ -227,13 +229,22 @@ def check_settings(parameters: Parameters) -> Engine:
     for name, most in (("n_neighbors", MAX_NEIGHBOURS), ("discrete_support", _LARGEST_SUPPORT)):
         if at_least(name, getattr(parameters, name), 0) > most:
             raise ValueError(f"{name} must be at most {most}, got {getattr(parameters, name)}")
+    for name in ("warp", "progress", "add_indicator"):
+        truth(name, getattr(parameters, name))
+    if isinstance(order := parameters.order, str) or not isinstance(order, Iterable | None):
+        raise TypeError(f"order must be a list of column labels, got {order!r}")
+    if not isinstance(specs := parameters.specs, Mapping | None):
+        came = type(specs).__name__
+        raise TypeError(f"specs must be by label, such as {{'age': ColumnSpec(lower=0)}}, got {came}")
     one_of("precision", parameters.precision, get_args(Precision))
     one_of("columns", parameters.columns, ("incomplete", "all"))
     one_of("inputs", parameters.inputs, get_args(Inputs))
     if (rate := parameters.learning_rate) is not None and not 0 < number("learning_rate", rate) < math.inf:
         raise ValueError(f"learning_rate must be positive and finite, got {rate}")
     if (outcome := parameters.survival) is not None and not (
-        isinstance(outcome, tuple | list) and len(outcome) == 2
+        isinstance(outcome, tuple | list)
+        and len(outcome) == 2
+        and all(isinstance(label, str | int) for label in outcome)
     ):
         raise TypeError(f"survival must be the labels of times and events, (time, event), got {outcome!r}")
     for name in ("weights", "subject", "time"):

@@ -348,7 +348,7 @@ def test_diagnostics_and_files(fitted: MGPImputer, tmp_path: Path) -> None:
         ({"engine": Engine(joint_draws=False)}, "it needs joint predictive draws"),
         ({"order": ["x", "w", "y"], "inputs": "earlier"}, "constant within groups come before others"),
         ({"order": ["w", "y"], "inputs": "earlier"}, r"order must also name \['x'\]"),
-        ({"specs": {"school": ColumnSpec(kind="group", slopes=["z"])}}, "names 'z': expected another column"),
+        ({"specs": {"school": ColumnSpec(kind="group", slopes=["z"])}}, "names column 'z', but the table"),
         (
             {"specs": {"school": ColumnSpec(kind="group", slopes=["w"])}},
             r"slopes of \['w'\], constant within",

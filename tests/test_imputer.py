@@ -890,6 +890,8 @@ def test_there_is_at_least_one_imputation(fitted: MGPImputer, m: int) -> None:
 def test_m_and_batch_size_are_integers(fitted: MGPImputer) -> None:
     with pytest.raises(TypeError, match=r"m, the number of imputations, must be an integer, got 2\.0"):
         fitted.impute(m=2.0)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"expected a table, got 5: .*, impute\(m=5\)"):
+        fitted.impute(5)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
         fitted.impute(m=1, batch_size=0)
     assert fitted.impute(m=np.int64(2)).m == 2  # type: ignore[arg-type]
@@ -1002,7 +1004,7 @@ def test_a_target_may_come_in_many_forms(y: Any) -> None:
         ([True, False] * 20, TypeError, "y must be numeric, got boolean values"),
         (pd.Series(["a", "b"] * 20, dtype="category"), TypeError, "y must be numeric, got categorical"),
         (np.arange(39.0), ValueError, "one value per row of X: expected 40, got 39"),
-        (np.full(40, NAN), ValueError, "Column 'target' is entirely missing"),
+        (np.full(40, NAN), ValueError, "y is entirely missing: expected observed numbers"),
         (np.ones(40), ValueError, "y is constant"),
         (np.r_[np.arange(39.0), np.inf], ValueError, r"Column 'target': row 39 \(position 39\) holds inf"),
     ],
@@ -1257,6 +1259,8 @@ def test_a_kernel_of_ones_own_is_asked_for_at_load(tmp_path: Path) -> None:
         MGPImputer.load(tmp_path / "imputer")
     with pytest.raises(ValueError, match="cannot be restored"):
         MGPImputer.load(tmp_path / "imputer", kernel=lambda d: kernels.Polynomial(d, degree=1))
+    with pytest.raises(ValueError, match="; is the kernel that is passed that of the fit"):
+        MGPImputer.load(tmp_path / "imputer", kernel=kernels.Linear)
     loaded = MGPImputer.load(tmp_path / "imputer", kernel=rbf)
     assert loaded.kernel is rbf
     assert loaded.impute(toy(), m=2) == imputer.impute(m=2)

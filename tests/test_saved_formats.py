@@ -53,6 +53,6 @@ def test_other_formats_are_refused_by_number_and_version(tmp_path: Path) -> None
         json.dumps(header | {"format_version": 4, "package_version": "0.0.3"})
     )
     with pytest.raises(
-        ValueError, match="has format version 4, this program reads .* load it with pyro_mgp 0.0.3"
+        ValueError, match=r"has format version 4, this program reads .* load it with pyro_mgp 0.0.3"
     ):
         MGPImputer.load(tmp_path)

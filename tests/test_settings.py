@@ -113,6 +113,26 @@ def test_an_engine_of_another_type_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"warp": "no"}, "warp must be True or False, got 'no'"),
+        ({"engine": Engine(refresh_fill="no")}, "refresh_fill must be True or False, got 'no'"),  # type: ignore[arg-type]
+        ({"order": "ab"}, "order must be a list of column labels, got 'ab'"),
+        ({"order": 3}, "order must be a list of column labels, got 3"),
+        ({"specs": "a"}, r"specs must be by label, such as {'age': ColumnSpec\(lower=0\)}, got str"),
+        (
+            {"survival": (["a"], "b")},
+            r"survival must be the labels of times and events, .*got \(\['a'\], 'b'\)",
+        ),
+    ],
+)
+def test_parameters_of_another_type_are_refused(settings: dict[str, Any], message: str) -> None:
+    frame = pd.DataFrame({"a": [1.0, None, 3.0], "b": [1.0, 2.0, 4.0]})
+    with pytest.raises(TypeError, match=message):
+        MGPImputer(**settings).fit(frame)
+
+
+@pytest.mark.parametrize(
     ("column", "steps"),
     [
         ([1.5, 0.2, -0.7, 0.1], 20),

@@ -53,6 +53,12 @@ def number(name: str, value: float) -> float:
     return float(value)
 
 
+def truth(name: str, value: object) -> None:
+    """Raise a TypeError unless a setting is True or False."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{name} must be True or False, got {value!r}")
+
+
 def within(name: str, value: float, low: float, high: float) -> None:
     """Raise a ValueError unless a number lies between `low` and `high`."""
     if not low <= number(name, value) <= high:

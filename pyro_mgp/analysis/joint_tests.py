@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, Literal
 
 import numpy as np
@@ -274,11 +275,13 @@ def _log_likelihoods(full: ArrayLike, null: ArrayLike) -> tuple[Numbers, Numbers
     if L1.ndim != 1 or len(L1) < 2 or L1.shape != L0.shape:
         shapes = f"shapes {L1.shape} and {L0.shape}"
         raise ValueError(f"expected log-likelihoods [m] of both models on at least 2 tables, got {shapes}")
+    if not np.isfinite([L1, L0]).all():
+        raise ValueError(f"expected finite log-likelihoods, got {L1.tolist()} and {L0.tolist()}")
     return L1, L0
 
 
 def _constraints(df: int) -> int:
     """Check that a number of constraints is a positive integer, and return it as an integer."""
-    if df != int(df) or df < 1:
-        raise ValueError(f"df, the number of constraints, must be an integer of at least 1, got {df}")
+    if not isinstance(df, Real) or not float(df).is_integer() or df < 1:
+        raise ValueError(f"df, the number of constraints, must be an integer of at least 1, got {df!r}")
     return int(df)

@@ -155,6 +155,9 @@ def _warn(table: pd.DataFrame, max_rhat: float, m: int) -> None:
 
 def _stacked(posteriors: Sequence[Posterior], group_by_chain: bool) -> dict[str, NDArray[Any]]:
     """Stack the draws of each parameter from all tables, `[m, chains, draws, ...]`."""
+    if unnamed := [posterior for posterior in posteriors if not hasattr(posterior, "items")]:
+        came = type(unnamed[0]).__name__
+        raise TypeError(f"expected draws by name of the parameter, as of MCMC.get_samples(), got {came}")
     arrays = [
         {name: np.asarray(x.detach().cpu() if hasattr(x, "detach") else x) for name, x in posterior.items()}
         for posterior in posteriors

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -17,7 +18,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pyro_mgp._support.checks import one_of
+from pyro_mgp._support.checks import number, one_of
+from pyro_mgp._support.messages import listing, warn_user
 from pyro_mgp.analysis.joint_tests import Numbers, PoolingWarning
 from pyro_mgp.data.column_spec import Label
 
@@ -53,6 +55,8 @@ class FittedRegression:
     """Link function, of statsmodels; None for the identity."""
     result: Any
     """Result of statsmodels."""
+    formula: str
+    """Formula of the regression."""
 
     def cov_params(self) -> pd.DataFrame:
         """Return the covariance matrix of the coefficients, as of statsmodels."""
@@ -73,9 +77,12 @@ class FittedRegression:
         with warnings.catch_warnings():
             warnings.simplefilter("error", DataMismatchWarning)
             try:
-                X = self.design.get_model_matrix(plain(rows), na_action="raise")
-            except DataMismatchWarning as unknown:
-                raise ValueError(f"a level is not among those of the fit: {unknown}") from unknown
+                with _explained(self.formula, rows):
+                    X = self.design.get_model_matrix(plain(rows), na_action="raise")
+            except DataMismatchWarning as error:
+                unknown = re.search(r"\{.*\}", str(error))  # pandas' levels in the message of formulaic
+                found = unknown[0] if unknown else error
+                raise ValueError(f"a level is not among those of the fit: {found}") from error
         return np.asarray(X[[name for name in self.params.index if name in X]], dtype=np.float64)
 
 
@@ -105,9 +112,14 @@ class Regression:
                 raise ValueError(f"model={self.model!r} takes no {name}: expected one of {takers}")
             if not is_given and self.model in _NEED.get(name, ()):
                 raise ValueError(f"model={self.model!r} needs {name}, the label of a column")
+        for name in ("weights", "cluster", "event"):
+            if not isinstance(label := getattr(self, name), str | int | None):
+                raise TypeError(f"{name} must be the label of a column, got {type(label).__name__}")
+        if not 0 < number("quantile", self.quantile) < 1:
+            raise ValueError(f"quantile must lie between 0 and 1, got {self.quantile}")
         if self.family != "gaussian" and self.model not in ("glm", "gee"):
             raise ValueError(f"model={self.model!r} takes no family: expected model='glm' or 'gee'")
-        if len(self.sides) != 2:
+        if not isinstance(self.formula, str) or len(self.sides) != 2 or not all(self.sides):
             raise ValueError(f"expected a formula such as 'y ~ x + z', got {self.formula!r}")
 
     @property
@@ -139,7 +151,7 @@ class Regression:
         if self.model == "glm" and "HC1" in data.robust.values():
             covariance *= len(data.X) / data.df  # which statsmodels leaves out of HC1 there
         link = data.family.link if self.model in ("glm", "gee") else None
-        return FittedRegression(params, covariance, df, data.design, link, result)
+        return FittedRegression(params, covariance, df, data.design, link, result, self.formula)
 
 
 @dataclass(frozen=True)
@@ -168,7 +180,7 @@ class _Data:
             if label is not None and str(label) not in table:
                 raise ValueError(f"{name} names column {label!r}, but the table has {list(table.columns)}")
         own = {name: None if label is None else complete(table, label) for name, label in columns.items()}
-        weights = None if own["weights"] is None else own["weights"].to_numpy(dtype=np.float64)
+        weights = None if regression.weights is None else numbers(table, regression.weights)
         if weights is not None:
             if (weights < 0).any():
                 raise ValueError(
@@ -180,14 +192,16 @@ class _Data:
             own = {name: None if column is None else column[kept] for name, column in own.items()}
         left, right = regression.sides
         y, levels = _outcome(left, table, regression)
-        X = Formula(right).get_model_matrix(table, na_action="raise")
+        with _explained(regression.formula, table):
+            X = Formula(right).get_model_matrix(table, na_action="raise")
         design, X = X.model_spec, pd.DataFrame(X)
         if regression.model in ("ordered", "phreg"):
             if "Intercept" not in X:
                 raise ValueError(f"model={regression.model!r} has no intercept: leave '0 +' or '- 1' out")
             X = X.drop(columns="Intercept")
         _check_rank(X)
-        Z = regression.random and Formula(regression.random).get_model_matrix(table, na_action="raise")
+        with _explained(regression.random or "", table):
+            Z = regression.random and Formula(regression.random).get_model_matrix(table, na_action="raise")
         groups = None if own["cluster"] is None else pd.factorize(own["cluster"])[0]
         if groups is not None and groups.max() < 1:
             raise ValueError(f"cluster {regression.cluster!r}: expected two clusters or more, got one")
@@ -214,6 +228,27 @@ class _Data:
         return self.df if self.groups is None else float(len(np.unique(self.groups)) - 1)
 
 
+@contextmanager
+def _explained(formula: str, table: pd.DataFrame) -> Iterator[None]:
+    """Turn errors of formulaic in a formula into a ValueError that names it and what is wrong."""
+    from formulaic.errors import FormulaicError
+
+    try:
+        yield
+    except (FormulaicError, ValueError) as error:
+        said = " ".join(re.sub(r"\x1b\[[\d;]*m|[⧛⧚]", "", str(error)).split())
+        if unknown := re.search(r"NameError: (?:name )?[`'](.*?)[`'] is not", said):
+            found = f"names {unknown[1]!r}, but the columns are {listing(table.columns)}"
+        elif empty := re.search(r"`([^`]*)` contains null values", said):
+            found = f"has no value of {empty[1]!r} in some rows"
+        else:
+            inner = re.search(r"\[(.*)\]$", said)
+            found = f"cannot be evaluated: {inner[1] if inner else said.split('. ')[0]}"
+            if "|" in formula:
+                found += ". For random effects, give model='mixed' and cluster=, the label of a column"
+        raise ValueError(f"the formula {formula!r} {found}") from error
+
+
 def _family(name: Family) -> Any:
     import statsmodels.api as sm
 
@@ -236,7 +271,9 @@ def plain(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def complete(table: pd.DataFrame, label: Label) -> pd.Series[Any]:
-    """Return a column; one with missing cells is a ValueError."""
+    """Return a column; one that does not exist, or has missing cells, is a ValueError."""
+    if label not in table and str(label) not in table:
+        raise ValueError(f"there is no column {label!r}; the table has {listing(table.columns)}")
     column = table[label if label in table else str(label)]
     if column.isna().any():
         raise ValueError(
@@ -245,12 +282,22 @@ def complete(table: pd.DataFrame, label: Label) -> pd.Series[Any]:
     return column
 
 
+def numbers(table: pd.DataFrame, label: Label) -> Numbers:
+    """Return a complete column of numbers; another one is a ValueError."""
+    column = complete(table, label)
+    try:
+        return column.to_numpy(dtype=np.float64)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"column {label!r}: expected numbers, got {column.dtype}") from error
+
+
 def indicator(column: pd.Series[Any]) -> NDArray[np.float64]:
     """Return a column of truth values as ones and zeros; others are a ValueError."""
     values = set(column.unique())
     if not values <= {0, 1}:
         raise ValueError(
-            f"column {column.name!r}: expected true and false, or 1 and 0, got {sorted(values, key=str)}"
+            f"column {column.name!r}: expected true and false, or 1 and 0, got "
+            f"{listing(sorted(values, key=str))}"
         )
     return column.to_numpy(dtype=np.float64)
 
@@ -263,7 +310,8 @@ def _outcome(left: str, table: pd.DataFrame, regression: Regression) -> tuple[ND
     if name in table:
         column = complete(table, name)
     else:
-        found = pd.DataFrame(Formula(f"0 + {left}").get_model_matrix(table, na_action="raise"))
+        with _explained(regression.formula, table):
+            found = pd.DataFrame(Formula(f"0 + {left}").get_model_matrix(table, na_action="raise"))
         if found.shape[1] != 1:
             raise ValueError(f"expected one number on the left of a formula, got {left!r}")
         column = found.iloc[:, 0]
@@ -285,10 +333,12 @@ def _outcome(left: str, table: pd.DataFrame, regression: Regression) -> tuple[ND
             )
         y = (column == levels[1]).to_numpy(dtype=np.float64)
     low, high = _RANGES.get(regression.family, (-np.inf, np.inf))
+    what = f"family={regression.family!r}"
+    if regression.model == "phreg":
+        low, what = 0.0, "model='phreg'"
     if not ((y >= low) & (y <= high)).all():
         raise ValueError(
-            f"outcome {left!r}: family={regression.family!r} takes values from {low:g} to {high:g}, got "
-            f"{y.min():g} to {y.max():g}"
+            f"outcome {left!r}: {what} takes values from {low:g} to {high:g}, got {y.min():g} to {y.max():g}"
         )
     return y, []
 
@@ -296,6 +346,8 @@ def _outcome(left: str, table: pd.DataFrame, regression: Regression) -> tuple[ND
 def _check_rank(X: pd.DataFrame) -> None:
     """Raise a ValueError if a column of a design matrix is a linear function of those before it."""
     values = X.to_numpy(dtype=np.float64)
+    for k in np.flatnonzero(~np.isfinite(values).all(0))[:1]:
+        raise ValueError(f"term {X.columns[k]!r} is not finite in some rows of a completed table")
     values = values / np.maximum(np.abs(values).max(0), np.finfo(np.float64).tiny)
     if np.linalg.matrix_rank(values) == X.shape[1]:
         return
@@ -310,10 +362,9 @@ def _warn_of_extremes(result: Any, family: Any) -> None:
     extreme = name == "Binomial" and (np.minimum(fitted, 1 - fitted) < _SEPARATED).any()
     if extreme or not getattr(result, "converged", True):
         why = "predicts an outcome with certainty" if extreme else "did not converge"
-        warnings.warn(
+        warn_user(
             f"the regression of a completed table {why}: coefficients and standard errors are arbitrary",
             PoolingWarning,
-            stacklevel=2,
         )
 
 

@@ -36,6 +36,8 @@ def shifts(codec: TableCodec, delta: Mapping[Label, float]) -> dict[int, float]:
     A column that is unknown, constant or of more than two unordered levels, or a δ that is no finite number,
     is a ValueError.
     """
+    if not isinstance(delta, Mapping):
+        raise TypeError(f"delta must be shifts by label, such as {{'income': -5.0}}, got {delta!r}")
     columns = {column.name: column for column in codec.columns if column.width}
     found: dict[int, float] = {}
     for label, value in delta.items():
@@ -128,7 +130,8 @@ def estimated(
 ) -> dict[str, float]:
     """Return the pooled estimate of a term, the ends of its interval, and the p-value of the null value."""
     pooled = pool([analysis(table) for table in draws], level=level).table
-    if term not in pooled.index and not isinstance(term, int):
+    is_position = isinstance(term, int) and -len(pooled) <= term < len(pooled)
+    if term not in pooled.index and not is_position:
         raise ValueError(f"term must be one of {listing(pooled.index)}, or its position, got {term!r}")
     row = pooled.loc[term] if term in pooled.index else pooled.iloc[term]
     p = 2 * stats.t.sf(abs(row["estimate"] - null) / row["se"], row["df"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import re
 import shutil
 import sys
 import time
@@ -122,6 +123,9 @@ def _notes(frame: pd.DataFrame, specs: Specs) -> Iterator[str]:
     for name, spec in specs.items():
         limits = listed(spec.limit_columns)
         yield f"column {name!r} has limits ({limits}): such cells are imputed within their limits"
+    if decimal := [label for label in frame.columns if re.fullmatch(r"[+-]?\d*\.\d+", str(label))]:
+        advice = "if the first line holds cells, put a line of names above it"
+        yield f"a column has the name {decimal[0]!r}; {advice}"
     counter = files.row_counter(frame)
     if counter is not None:
         advice = f"if it means nothing else, leave it out of the model with --drop {counter}"

@@ -17,7 +17,7 @@ from pyro_mgp._support.messages import listing
 from pyro_mgp._support.signals import Interruption, stoppable
 from pyro_mgp.cli import fit, work
 from pyro_mgp.cli.arguments import MODEL
-from pyro_mgp.cli.messages import count, duration, listed, one_line_warnings, say, wrapped
+from pyro_mgp.cli.messages import PROGRAM, count, duration, listed, one_line_warnings, say, wrapped
 from pyro_mgp.data.column_spec import ColumnSpec, Label
 from pyro_mgp.data.limits import split_limits
 from pyro_mgp.data.table import missing
@@ -46,7 +46,7 @@ def _run_dask(args: argparse.Namespace) -> None:
         raise ValueError(f"--engine dask needs --model IMPUTER, a fitted imputer: {advice}")
     if importlib.util.find_spec("distributed") is None:
         raise ValueError("--engine dask needs Dask: pip install 'pyro_mgp[dask]'")
-    model = work.fingerprint(Path(args.model) / HEADER)
+    model = _fingerprint(args)
     identity = {"model": model, **work.identity(args, "m", "engine", "row_ids")}
     if not work.is_needed(args, identity, dask_engine.FORMAT):
         return
@@ -67,13 +67,15 @@ def _run_dask(args: argparse.Namespace) -> None:
 
 def _run(args: argparse.Namespace, interruption: Interruption) -> None:
     """Fit or load an imputer, draw imputations and write them."""
+    for name in ("scheduler", "workers", "row_ids"):
+        if getattr(args, name) is not None:
+            option = name.replace("_", "-")
+            raise ValueError(
+                f"--{option} has no effect without --engine dask: add it, or leave --{option} out"
+            )
     identity = work.identity(args, "m", "format", *MODEL)
     if args.model is not None:
-        unused = [name for name in MODEL if getattr(args, name)]
-        if unused:
-            advice = "leave one of them out"
-            raise ValueError(f"--{unused[0]} has no effect on --model, which is fitted: {advice}")
-        identity["model"] = work.fingerprint(Path(args.model) / HEADER)  # which holds checksums
+        identity["model"] = _fingerprint(args)
     if not work.is_needed(args, identity, "impute"):
         return
     # Outside the work folder: that of a run to resume is kept if the model cannot be read.
@@ -113,6 +115,18 @@ def _run(args: argparse.Namespace, interruption: Interruption) -> None:
             lines += about if args.model is None else [*about[:-1], f"model       {args.model}"]
             lines.append(f"imputed     in {duration(drawn - fitted)}, {count(draws.m, 'table')}")
         say("\n".join([*lines, *_about_the_files(args.out, names)]))
+
+
+def _fingerprint(args: argparse.Namespace) -> str:
+    """Return a hash of the imputer that --model names, on which options on the model have no effect."""
+    if unused := [name for name in MODEL if getattr(args, name)]:
+        advice = "leave one of them out"
+        raise ValueError(f"--{unused[0]} has no effect on --model, which is fitted: {advice}")
+    header = Path(args.model) / HEADER  # which holds checksums
+    if not header.is_file():
+        expected = f"expected a folder that `{PROGRAM} fit` wrote"
+        raise ValueError(f"--model: there is no imputer in {args.model!r}: {expected}")
+    return work.fingerprint(header)
 
 
 def _columns(imputer: MGPImputer) -> list[Label]:

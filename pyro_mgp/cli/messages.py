@@ -28,7 +28,7 @@ def sentence(error: BaseException) -> str:
         where = "" if error.filename is None else f" {str(error.filename)!r}"
         return "; ".join([f"cannot read or write{where}: {error.strerror}", *notes(error)])
     message = error.args[0] if error.args else ""
-    return " ".join(getattr(message, "in_shell", str(error)).split())
+    return "; ".join([" ".join(getattr(message, "in_shell", str(error)).split()), *notes(error)])
 
 
 def notes(error: BaseException) -> list[str]:

@@ -167,7 +167,12 @@ def _resumable(folder: Path) -> bool:
 
 def _explain(error: BaseException, folder: Path, out: Path) -> None:
     """Add notes to an error: free space after a full disk, and whether --resume can continue."""
-    if isinstance(error, OSError) and str(folder) in str(error.filename or folder):
+    # With a filename, an error without a number would lose its message.
+    if (
+        isinstance(error, OSError)
+        and error.errno is not None
+        and str(folder) in str(error.filename or folder)
+    ):
         error.filename = str(out)  # users do not know the work folder
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             written = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

@@ -227,6 +227,8 @@ def without_ids(
 
 def _checked(row_ids: Any, rows: pd.Index[Any]) -> pd.Index[Any]:
     """Return the ids of rows as an index, after checking that no row lacks an id."""
+    if getattr(row_ids, "ndim", 1) != 1:
+        raise ValueError(f"row_ids must hold one id per row, got an array of shape {row_ids.shape}")
     ids = pd.Index(row_ids, tupleize_cols=False)
     if len(ids) != len(rows):
         raise ValueError(f"row_ids must hold one id per row: expected {len(rows)}, got {len(ids)}")

@@ -132,6 +132,7 @@ def split_limits(frame: pd.DataFrame) -> tuple[pd.DataFrame, dict[Label, ColumnS
         The table and the specs of the columns that have limits, for `MGPImputer(specs=...)`.
 
     Raises:
+        TypeError: The table is no DataFrame of pandas.
         ValueError: The table already has a column with the name of one that is to be added, or two columns of
             one name.
 
@@ -143,6 +144,8 @@ def split_limits(frame: pd.DataFrame) -> tuple[pd.DataFrame, dict[Label, ColumnS
         >>> specs["lead"].upper_limit
         'lead at most'
     """
+    if not isinstance(frame, pd.DataFrame):
+        raise TypeError(f"expected a DataFrame of pandas, got {type(frame).__name__}: convert it first")
     split = frame.copy()
     for label in labels_of(frame.columns):
         if (found := _parsed(frame[label])) is None:

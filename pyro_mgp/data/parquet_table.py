@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +32,12 @@ class ParquetTable:
         try:
             dataset = pq.ParquetDataset(self.path)
             self._n_rows = sum(fragment.count_rows() for fragment in dataset.fragments)
+            columns = {fragment.path: fragment.physical_schema.names for fragment in dataset.fragments}
         except (pa.ArrowException, OSError) as error:
             raise self._damaged(error) from error
         if not dataset.files:
             raise ValueError(f"{self.path!r} holds no Parquet file")
+        _check_same_names(columns)
         metadata = dataset.schema.pandas_metadata or {}
         self._options: dict[str, Any] = {} if metadata else {"dtype_backend": "numpy_nullable"}
         names = [name for name in dataset.schema.names if name not in metadata.get("index_columns", [])]
@@ -71,6 +73,17 @@ class ParquetTable:
 
     def _damaged(self, error: Exception) -> ValueError:
         return ValueError(f"{self.path!r} cannot be read as Parquet, or is damaged: {error}")
+
+
+def _check_same_names(columns: Mapping[str, Sequence[str]]) -> None:
+    """Raise a ValueError that names a file without the columns of the first one, or with others."""
+    (first, names), *others = columns.items()
+    for path, own in others:
+        for name in [*names, *own]:
+            if (name in names) != (name in own) and not name.startswith("__index_level_"):
+                has, lacks = (first, path) if name in names else (path, first)
+                only = f"{has!r} has a column {name!r}, which {lacks!r} lacks"
+                raise ValueError(f"expected files of the same columns, but {only}")
 
 
 def without(labels: pd.Index[Any], dropped: Sequence[Hashable]) -> pd.Index[Any]:

@@ -232,10 +232,12 @@ class TableCodec:
         """Check that incomplete columns have others to predict them; warn of constant columns."""
         varying = [column.name for column in self.columns if column.width]
         if not varying:
-            raise ValueError(
+            message = (
                 f"Expected a table with a column that varies, but {listing(table.columns)} hold one value "
-                "each: there is nothing to learn. Fill their missing cells with frame.ffill().bfill()."
+                "each: there is nothing to learn. "
             )
+            advice = "Fill their missing cells with "
+            raise ValueError(Hinted(message + advice, "frame.ffill().bfill().", shell="that value."))
         if len(varying) == 1 and varying[0] in incomplete:
             raise ValueError(
                 f"Column {varying[0]!r} has missing cells, but no other column varies: there is nothing to "

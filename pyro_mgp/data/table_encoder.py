@@ -163,6 +163,8 @@ def fit_target(
     target = pd.Series(values)
     if len(target) != len(frame):
         raise ValueError(f"y must have one value per row of X: expected {len(frame)}, got {len(target)}")
+    if target.isna().all():
+        raise ValueError("y is entirely missing: expected observed numbers, got none")
     if target.name is None:
         target = target.rename("target")
     codec = fit_column(target)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -38,6 +38,13 @@ AnyImputer: TypeAlias = Imputer | Transformer | Callable[[pd.DataFrame, int, int
 
 Draws = dict[Label, NDArray[Any]]
 """Draws of the missing cells of each incomplete column, `[m, n_missing]`: float64, or objects for levels."""
+
+
+def check_named(imputers: object) -> None:
+    """Raise a TypeError unless imputers are given by name."""
+    if not isinstance(imputers, Mapping):
+        came = type(imputers).__name__
+        raise TypeError(f"expected imputers by name, such as {{'mgp': MGPImputer()}}, got {came}")
 
 
 def draw(

@@ -23,7 +23,7 @@ from pyro_mgp.data.cells import numbers_of
 from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.rules import Rules
 from pyro_mgp.data.table import TableWarning, missing, plain_frame
-from pyro_mgp.evaluation.adapters import AnyImputer, Draws, draw, objects_of
+from pyro_mgp.evaluation.adapters import AnyImputer, Draws, check_named, draw, objects_of
 from pyro_mgp.evaluation.calibration import Calibration
 from pyro_mgp.evaluation.energy_score import energy_scores
 from pyro_mgp.evaluation.holdout import Mask, choose_holdout, holds_levels
@@ -142,6 +142,7 @@ def compare(
         4    mean   None     0.93
         5    zero   None     0.93
     """
+    check_named(imputers)
     if not imputers:
         raise ValueError("expected at least one imputer to compare")
     given = columns, share, folds, m, levels, refit, y, random_state, n_jobs, progress
@@ -186,8 +187,8 @@ def _calibrate(
     """Return each imputer's calibration on the same held-out cells."""
     if m < 2:
         raise ValueError(f"m must be at least 2, because one draw does not show a spread; got {m}")
-    if not levels or not all(0 < level < 1 for level in levels):
-        raise ValueError(f"levels must lie between 0 and 1, got {list(levels)}")
+    if not np.iterable(levels) or not levels or not all(0 < level < 1 for level in levels):
+        raise ValueError(f"levels must be numbers between 0 and 1, such as [0.5, 0.95], got {levels}")
     frame = plain_frame(X)
     generator, ascending = np.random.default_rng(random_state), tuple(sorted(levels))
     labels: list[Label] = list(frame.columns)

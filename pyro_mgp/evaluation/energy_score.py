@@ -25,7 +25,7 @@ from pyro_mgp.data.cells import FAMILIES, as_stored, complete, holes_of, label_o
 from pyro_mgp.data.column_spec import ColumnSpec, Label
 from pyro_mgp.data.rules import Rules
 from pyro_mgp.data.table import missing, plain_frame
-from pyro_mgp.evaluation.adapters import AnyImputer, draw, objects_of
+from pyro_mgp.evaluation.adapters import AnyImputer, check_named, draw, objects_of
 from pyro_mgp.evaluation.holdout import holds_levels
 from pyro_mgp.settings import Parameters
 
@@ -82,6 +82,7 @@ def energy_scores(
         2    mean   None    0.6
         3       x   None    0.0
     """
+    check_named(imputers)
     if not imputers or m < 2:
         raise ValueError(f"expected at least one imputer and m of at least 2, got {len(imputers)} and m={m}")
     table, generator = plain_frame(frame), np.random.default_rng(random_state)

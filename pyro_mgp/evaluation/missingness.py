@@ -156,7 +156,7 @@ def ampute(
             the pattern (MAR) or in it (MNAR).
         frequencies: Relative frequency of each pattern; None for equal ones.
         type: Scores that make missing cells likely: high ones ("right": t(s) = s), low ones ("left": -s),
-            those near the mean ("mid": -|s|), or those far from it ("tail": |s|).
+            those near the mean ("mid": -abs(s)), or those far from it ("tail": abs(s)).
         by: Unit of `proportion`, "rows" or "cells".
         random_state: Seed or generator; None for a seed of the operating system.
 

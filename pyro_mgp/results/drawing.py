@@ -49,6 +49,8 @@ def prepare(
     """Return the encoded table to impute (the training table if `X` is None), and its sampler."""
     if batch_size is not None:
         at_least("batch_size", batch_size, 1)
+    if isinstance(X, int):
+        raise TypeError(f"expected a table, got {X}: the number of imputations has a name, impute(m={X})")
     if X is None and row_ids is not None:
         raise ValueError("row_ids tell apart the rows of a table that is given: impute(X, row_ids=...)")
     given = model.own_table() if X is None else model.encode(X, row_ids)
@@ -68,7 +70,7 @@ def draw(
     progress: bool,
 ) -> Imputations:
     """Draw m imputations of a table, or those with given numbers; see `MGPImputer.impute`."""
-    wanted, kept = numbers_of(m), Checkpoint.at(checkpoint)
+    wanted, kept = numbers_of(m), Checkpoint.at(checkpoint, is_folder=True)
     n = len(wanted)
     advice = "take a smaller m, or call impute_to_parquet, which needs memory for the table only"
     memory.check(memory.of_impute(int(given.holes.sum()), n), f"drawing {n} imputations", advice)

@@ -97,10 +97,11 @@ def _parse(content: str, format: str, path: Path) -> list[list[str]]:
 
 
 def _check_names(names: list[str], format: str, where: str) -> None:
-    if len(names) == 1 and ";" in names[0]:
-        expected = f"expected {DELIMITERS[format]!r}; save it again with that separator"
-        advice = f"{expected}, and with points in decimal numbers"
-        raise ValueError(f"{where} seems to be separated by semicolons: {advice}")
+    for other, word in ((";", "semicolons"), ("\t", "tabs"), (",", "commas")):
+        if len(names) == 1 and other in names[0] and other != DELIMITERS[format]:
+            expected = f"expected {DELIMITERS[format]!r}; save it again with that separator"
+            advice = f"{expected}, and with points in decimal numbers"
+            raise ValueError(f"{where} seems to be separated by {word}: {advice}")
     for position, name in enumerate(names):
         if position and not name.strip():
             raise ValueError(f"{where}: column {position + 1} has no name in the header")

@@ -199,6 +199,10 @@ class Imputations:
             0    1.333333
             Name: estimate, dtype: float64
         """
+        if not callable(analysis):
+            raise TypeError(
+                f"expected a function of a completed table, got {analysis!r}: for a formula, call fit"
+            )
         return pool([analysis(table) for table in self], level=level, df_complete=df_complete, names=names)
 
     def fit(

@@ -79,7 +79,8 @@ def write_chunks(
             writers = [files.enter_context(pq.ParquetWriter(folder / name, schema)) for name in names]
             for chunk in chunks:
                 for writer, table in zip(writers, chunk, strict=True):
-                    writer.write_table(pa.Table.from_pandas(table, schema))
+                    # A schema names columns by text; its metadata keep labels that are integers.
+                    writer.write_table(pa.Table.from_pandas(table.rename(columns=str), schema))
         except pa.ArrowException as error:
             raise ValueError(f"the table cannot be written as Parquet: {error}") from error
         files.close()

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sklearn.utils.validation import check_is_fitted
+
 from pyro_mgp._support.checks import at_least
 from pyro_mgp._support.messages import progress_bar, warn_user
 from pyro_mgp.data.column_spec import Label
@@ -71,6 +73,10 @@ def impute_dask(
         True
     """
     dask = imported()
+    if not isinstance(ddf, dask.dataframe.DataFrame):
+        came = f"{type(ddf).__module__.partition('.')[0]}.{type(ddf).__name__}"
+        raise TypeError(f"expected a DataFrame of Dask, got {came}: for others, call imputer.impute")
+    check_is_fitted(imputer, "model_")
     at_least("m, the number of imputations,", m, 1)
     columns, _ = without_ids(ddf._meta, row_ids, imputer.model_.encoder.columns)
     check_same_columns(columns, imputer.model_.encoder.columns)

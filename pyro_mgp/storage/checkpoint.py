@@ -101,9 +101,17 @@ class Checkpoint:
         return due
 
     @classmethod
-    def at(cls, place: Checkpoint | str | os.PathLike[str] | None) -> Checkpoint | None:
-        """Return the checkpoint at a path; a checkpoint or None is returned unchanged."""
-        return place if place is None or isinstance(place, Checkpoint) else cls(place)
+    def at(
+        cls, place: Checkpoint | str | os.PathLike[str] | None, *, is_folder: bool = False
+    ) -> Checkpoint | None:
+        """Return the checkpoint at a path; a checkpoint or None is returned unchanged.
+
+        A path that holds anything but checkpoints is a ValueError, since it is removed at the end.
+        """
+        if place is None or isinstance(place, Checkpoint):
+            return place
+        _check_own(Path(place), is_folder)
+        return cls(place)
 
     def discard(self) -> None:
         """Remove the file or folder after the computation has finished."""
@@ -142,7 +150,30 @@ def read(path: Path, identity: Identity) -> State:
 
 def damaged(path: Path) -> ValueError:
     """Return the error for a damaged checkpoint file."""
-    return ValueError(f"{str(path)!r} is no checkpoint, or is damaged: remove it to start over")
+    message, advice = f"{str(path)!r} is no checkpoint, or is damaged: ", "remove it to start over"
+    return ValueError(Hinted(message, f"choose another path, or {advice}", shell=advice))
+
+
+def _check_own(path: Path, is_folder: bool) -> None:
+    """Raise a ValueError if a path exists and holds files of others."""
+    if not path.exists():
+        return
+    if path.is_dir() != is_folder:
+        raise damaged(path)
+    for file in sorted(path.iterdir()) if is_folder else [path]:
+        unfinished = file.name.startswith(".") and file.suffix == ".partial"
+        if not unfinished and not _is_checkpoint(file):
+            raise damaged(file)
+
+
+def _is_checkpoint(path: Path) -> bool:
+    """Return whether a file is a checkpoint of this package, of any version."""
+    try:
+        untrusted.array_shapes(path)
+        with safe_open(path, "numpy") as file:
+            return "pyro_mgp.checkpoint" in (file.metadata() or {}).get("pyro_mgp", "")
+    except (SafetensorError, OSError, ValueError):
+        return False
 
 
 def check_same(where: str, kept: Identity, identity: Identity) -> None:

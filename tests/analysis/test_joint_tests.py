@@ -208,8 +208,11 @@ def test_arguments_of_likelihoods_and_statistics_are_checked() -> None:
             pool_likelihoods(L1, L0, 2, **more)
     with pytest.raises(ValueError, match=r"got shapes \(5,\) and \(4,\)"):
         pool_likelihoods(L1, L0[:4], 2, stacked=(1.0, 0.0))
-    for df in (0, 1.5):
-        with pytest.raises(ValueError, match=f"integer of at least 1, got {df}"):
+    for unknown in (np.nan, -np.inf):
+        with pytest.raises(ValueError, match="expected finite log-likelihoods, got"):
+            pool_likelihoods([unknown, *L1[1:]], L0, 2, stacked=(1.0, 0.0))
+    for df in (0, 1.5, np.nan, "2", None):
+        with pytest.raises(ValueError, match=f"integer of at least 1, got {df!r}"):
             pool_chi2([1.0, 2.0], df)  # type: ignore[arg-type]
     for statistics in ([1.0], [1.0, -1.0], [1.0, np.nan]):
         with pytest.raises(ValueError, match="from 0 upwards of at least two"):

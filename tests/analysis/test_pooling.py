@@ -110,7 +110,7 @@ def test_imputations_pool_an_analysis_of_each_of_their_tables() -> None:
 @pytest.mark.parametrize(
     ("Q", "U", "sentence"),
     [
-        ([[1.0]], [[1.0]], "at least two imputations"),
+        ([[1.0]], [[1.0]], r"at least two imputations, got one: draw more, such as impute\(m=20\)"),
         ([[1.0], [2.0]], [[1.0, 1.0], [1.0, 1.0]], r"of one shape, got \(2, 1\) and \(2, 2\)"),
         ([[1.0], [2.0]], [[1.0], [0.0]], "positive variances"),
     ],
@@ -118,6 +118,21 @@ def test_imputations_pool_an_analysis_of_each_of_their_tables() -> None:
 def test_invalid_estimates_are_an_error(Q: Any, U: Any, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         pool_arrays(Q, U)
+
+
+def test_variances_in_another_order_are_an_error() -> None:
+    fit = pd.Series([1.0, 2.0], index=["a", "b"]), pd.Series([0.1, 0.2], index=["b", "a"])
+    with pytest.raises(ValueError, match=r"of the estimates, \['a', 'b'\], got those of \['b', 'a'\]"):
+        pool([fit] * 2)
+    assert pool([(fit[0], fit[1].reset_index(drop=True))] * 2).table.index.tolist() == ["a", "b"]
+
+
+def test_an_analysis_is_a_function_and_a_level_a_number() -> None:
+    draws = Imputations(pd.DataFrame({"y": [1.0, np.nan]}), {"y": [[2.5], [3.5]]}, m=2)
+    with pytest.raises(TypeError, match="got 'y ~ 1': for a formula, call fit"):
+        draws.pool("y ~ 1")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="level must be a number, got '95%'"):
+        pool([(1.0, 0.1), (2.0, 0.1)], level="95%")  # type: ignore[arg-type]
 
 
 def test_fits_of_different_estimates_are_an_error() -> None:

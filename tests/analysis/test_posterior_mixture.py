@@ -221,6 +221,7 @@ def test_repr_of_a_mixture() -> None:
             r"draws \[draws, ...\] .* as many of each",
         ),
         ([{}, {}], ValueError, "every parameter"),
+        ([np.zeros(9)] * 2, TypeError, r"draws by name of the parameter, .* got ndarray"),
         ([{"b": np.float64(1)}] * 2, ValueError, "every parameter"),
         ([{"b": np.array(["x"] * 9)}] * 2, TypeError, "draws of 'b' must be numbers, got <U1"),
         (

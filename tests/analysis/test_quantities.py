@@ -131,8 +131,22 @@ def test_imputations_estimate_by_one_line() -> None:
         (area_under_curve("x", "none"), "0 rows have it"),
         (proportion("hole", 1), "column 'hole' has 160 missing cells"),
         (r_squared("y ~ 0 + x"), "R² needs an intercept"),
+        (mean("q"), "there is no column 'q'; the table has"),
+        (mean("k"), "column 'k': expected numbers, got category"),
+        (area_under_curve("x", "y"), r"expected true and false, or 1 and 0, got \[.*and 150 more\]"),
     ],
 )
 def test_what_cannot_be_estimated_is_an_error(quantity: Quantity, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         PooledQuantities.of(quantity, [table.assign(none=0, hole=np.nan) for table in TABLES])
+
+
+def test_a_quantity_is_a_function() -> None:
+    with pytest.raises(TypeError, match=r"such as quantities.mean\('income'\), got 'mean'"):
+        PooledQuantities.of("mean", TABLES)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("q", [0, 1, [0.5, 95]])
+def test_quantiles_lie_strictly_between_zero_and_one(q: object) -> None:
+    with pytest.raises(ValueError, match="q must lie between 0 and 1, got"):
+        quantile("x", q)  # type: ignore[arg-type]

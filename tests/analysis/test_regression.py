@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -168,14 +169,30 @@ def test_completed_tables_are_fitted_by_one_line() -> None:
         ({"model": "probit"}, "model must be one of"),
         ({"formula": "y"}, "expected a formula such as"),
         ({"weights": "v"}, "weights names column 'v', but the table has"),
-        ({"formula": "y ~ hole"}, "null"),
+        ({"formula": "y ~ hole"}, "the formula 'y ~ hole' has no value of 'hole' in some rows"),
+        ({"formula": "y ~ q"}, r"the formula 'y ~ q' names 'q', but the columns are \['x', "),
+        ({"formula": "q ~ x"}, "the formula 'q ~ x' names 'q', but the columns are"),
+        ({"formula": "y ~ log10(q)"}, "names 'q', but the columns are"),
+        ({"formula": "y ~ foo(x)"}, "names 'foo', but the columns are"),
+        ({"formula": "y ~ x +"}, r"the formula 'y ~ x \+' cannot be evaluated: Operator `\+` [^\x1b]*$"),
+        ({"formula": "y ~ (1 | k)"}, "For random effects, give model='mixed' and cluster="),
+        ({"formula": "y ~ I(1 / (x - x))"}, r"term 'I\(1 / \(x - x\)\)' is not finite in some rows"),
+        ({"formula": "y ~ "}, "expected a formula such as"),
+        ({"formula": None}, "expected a formula such as"),
+        ({"model": "quantile", "quantile": 95}, "quantile must lie between 0 and 1, got 95"),
+        ({"model": "mixed", "cluster": "k", "random": "~ q"}, "the formula '~ q' names 'q'"),
+        ({"weights": "k"}, "column 'k': expected numbers, got"),
+        (
+            {"formula": "y ~ x", "model": "phreg", "event": "event"},
+            "model='phreg' takes values from 0 to inf",
+        ),
         ({"model": "ordered"}, "needs an outcome with ordered levels"),
         ({"formula": "k ~ x"}, "has levels"),
         ({"formula": "k ~ x", "model": "glm", "family": "binomial"}, "has levels"),
         ({"formula": "y + x ~ 1"}, "expected one number on the left"),
         ({"formula": "hole ~ x"}, "column 'hole' has 160 missing cells"),
         ({"formula": "count ~ x", "model": "glm", "family": "binomial"}, "takes values from 0 to 1"),
-        ({"model": "phreg", "event": "count"}, "expected true and false, or 1 and 0"),
+        ({"formula": "time ~ x", "model": "phreg", "event": "count"}, "expected true and false, or 1 and 0"),
         ({"weights": "x"}, "expected no negative ones"),
         ({"cluster": "hole"}, "column 'hole' has 160 missing cells"),
         ({"formula": "y ~ x + I(2 * x)"}, r"term 'I\(2 \* x\)' is a linear function of others"),
@@ -252,10 +269,26 @@ def test_marginal_effects_stay_within_the_table() -> None:
         average_effects(Regression("y ~ I(z > 1.5)", "ols")(table), table, ["z"])
 
 
+def test_a_column_is_given_by_its_label() -> None:
+    with pytest.raises(TypeError, match="weights must be the label of a column, got ndarray"):
+        Regression("y ~ x", "ols", weights=np.ones(160))  # type: ignore[arg-type]
+
+
+def test_the_user_is_warned_of_certain_outcomes_at_the_own_line() -> None:
+    table = TABLES[0].assign(sure=TABLES[0]["x"] > 0)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        Regression("sure ~ x", "glm", "binomial")(table)
+    ours = [each for each in caught if each.category is PoolingWarning]
+    assert [each.filename for each in ours] == [__file__]
+
+
 def test_predictions_refuse_levels_that_were_not_fitted() -> None:
     rows = pd.DataFrame({"x": [0.0], "k": ["d"]})
-    with pytest.raises(ValueError, match="a level is not among those of the fit"):
+    with pytest.raises(ValueError, match=r"a level is not among those of the fit: {'d'}$"):
         fitted("y ~ x + k").predict(rows)
+    with pytest.raises(ValueError, match="the formula 'y ~ x' names 'x', but the columns are"):
+        fitted("y ~ x").predict(rows[["k"]])
 
 
 def test_gamma_regressions_have_positive_predictions() -> None:

@@ -186,6 +186,11 @@ def test_invalid_shifts_are_an_error(of_number: MGPImputer, delta: dict[str, flo
         shifts(of_number.codec_, delta)
 
 
+def test_shifts_are_given_by_label(of_number: MGPImputer) -> None:
+    with pytest.raises(TypeError, match=r"delta must be shifts by label, such as {'income': -5.0}, got 2"):
+        of_number.impute(m=1, delta=2)  # type: ignore[arg-type]
+
+
 def mean_of_number(frame: pd.DataFrame) -> SimpleNamespace:
     numbers = frame["number"]
     return SimpleNamespace(params=pd.Series({"mean": numbers.mean()}), bse=[numbers.sem()])
@@ -207,3 +212,9 @@ def test_a_scan_finds_the_tipping_point(of_number: MGPImputer) -> None:
 def test_columns_without_missing_cells_are_an_error(of_number: MGPImputer) -> None:
     with pytest.raises(ValueError, match="'x' has no missing cells"):
         tipping_point(of_number, mean_of_number, "x", [1], "mean", m=2)
+
+
+@pytest.mark.parametrize("term", ["median", 5, -2])
+def test_terms_are_names_or_positions(of_number: MGPImputer, term: object) -> None:
+    with pytest.raises(ValueError, match=rf"term must be one of \['mean'\], or its position, got {term!r}"):
+        tipping_point(of_number, mean_of_number, "number", [], term, m=2)

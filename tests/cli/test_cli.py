@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 
 import pytest
+from packaging.version import Version
 
 import pyro_mgp
 from pyro_mgp import cli
@@ -49,4 +49,6 @@ def test_the_package_gives_its_names_when_asked() -> None:
 
 
 def test_the_package_knows_its_version() -> None:
-    assert re.fullmatch(r"\d+\.\d+\.\d+", pyro_mgp.__version__)
+    version = Version(pyro_mgp.__version__)  # a tag, or between tags a development version
+    assert version.release >= (0, 1, 0)
+    assert version.is_devrelease == (version.local is not None)

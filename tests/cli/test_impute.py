@@ -210,6 +210,9 @@ def test_a_column_that_counts_the_rows_is_pointed_out(
         (b"a,b\n1,2\n\xe9,3\n", "is not UTF-8 text: line 3 holds the byte 0xe9"),
         (b"a,b\n1,\x002\n", "is not a text file: line 2 holds a zero byte"),
         (b"a;b\n1;2\n", "separated by semicolons"),
+        (b"a\tb\n1\t2\n", "separated by tabs: expected ','"),
+        (b'"a,b"\n1\n2\n', "only one column"),
+        (b"a,b\n1,1\n1,\n", "there is nothing to learn. Fill their missing cells with that value."),
         (b"a,a\n1,2\n", "names 'a' more than once"),
         (b"a,b,\n1,2,\n", "column 3 has no name"),
         (b"a,b\n1,\n2,\n", "Column 'b' is entirely missing"),
@@ -312,6 +315,7 @@ KEPT = "finished work is kept: the same command with --resume continues from it"
     [
         ((OSError, 5, "Input/output error"), 2, "error: cannot read or write '{out}': Input/output error; "),
         ((OSError, 28, "No space left", "x"), 2, "error: cannot read or write 'x': No space left; "),
+        ((OSError, "several workers died"), 2, "error: several workers died; "),
         ((KeyboardInterrupt,), 130, "interrupted, "),
     ],
 )
@@ -663,6 +667,8 @@ def test_finished_work_is_kept_if_the_model_can_no_longer_be_read(
         (("--steps", 3), "--steps has no effect on --model, which is fitted: leave one of them out"),
         (("--paper",), "--paper has no effect on --model"),
         (("--drop", "height"), "height"),
+        (("--scheduler", "tcp://x"), "--scheduler has no effect without --engine dask: add it, or leave"),
+        (("--row-ids", "n"), "--row-ids has no effect without --engine dask"),
     ],
 )
 def test_what_cannot_be_asked_of_a_fitted_model(
@@ -671,6 +677,18 @@ def test_what_cannot_be_asked_of_a_fitted_model(
     argv = (table, "-o", table.parent / "out", "--model", done / "imputer", *argv)
     assert said in error_of(capsys, *argv)
     assert os.listdir(table.parent) == ["table.csv"]
+
+
+def test_a_folder_without_an_imputer_is_no_model(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sentence = error_of(capsys, table, "-o", table.parent / "out", "--model", table.parent)
+    assert sentence.startswith(f"--model: there is no imputer in {str(table.parent)!r}: expected a folder")
+
+
+def test_a_first_line_of_cells_is_pointed_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "t.csv").write_text("5.1,3.5\n4.9,3.0\n4.7,\n4.6,3.1\n5.0,3.6\n")
+    assert run(tmp_path / "t.csv", "-o", tmp_path / "out", "-m", 1, "--steps", 2, "--quiet") == 0
+    advice = "a column has the name '5.1'; if the first line holds cells, put a line of names above it"
+    assert advice in capsys.readouterr().err
 
 
 # ---------------------------------------------------------------------------------------------- limits

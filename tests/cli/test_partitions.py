@@ -111,6 +111,8 @@ def test_what_is_missing_is_said(
     options = (folder, "-o", tmp_path / "out", "--engine", "dask")
     assert run(*options) == 2
     assert "--engine dask needs --model IMPUTER" in capsys.readouterr().err
+    assert run(*options, "--model", model, "--steps", 3) == 2
+    assert "--steps has no effect on --model" in capsys.readouterr().err
     find = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == "distributed" else find(name)

@@ -89,6 +89,11 @@ ERRORS: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"lower": 2, "upper": 1}, ValueError, "lower must be less than upper, got 2.0 and 1.0"),
     ({"lower": 1, "upper": 1}, ValueError, "lower must be less than upper, got 1.0 and 1.0"),
     ({"predictors": "age"}, TypeError, "predictors must be a list of column labels, got the text 'age'"),
+    ({"predictors": 3}, TypeError, "predictors must be a list of column labels, got 3"),
+    ({"derived": 3}, TypeError, "derived must be the text of a formula, got 3"),
+    ({"only_if": True}, TypeError, "only_if must be the text of a formula, got True"),
+    ({"lower_limit": ["a"]}, TypeError, r"lower_limit must be the label of a column, got \['a'\]"),
+    ({"impute": "no"}, TypeError, "impute must be True or False, got 'no'"),
     ({"otherwise": 0}, ValueError, "otherwise is the value of cells where a column does not apply"),
     ({"derived": "a + b", "lower": 0}, ValueError, r"a derived column .*: leave out \['lower'\]"),
     (

@@ -129,6 +129,11 @@ def test_columns_of_one_name_are_an_error() -> None:
         split_limits(pd.DataFrame([["<1", "2"], ["3", "4"]], columns=["a", "a"]))
 
 
+def test_an_array_is_no_frame() -> None:
+    with pytest.raises(TypeError, match="expected a DataFrame of pandas, got ndarray: convert it first"):
+        split_limits(np.zeros((2, 2)))  # type: ignore[arg-type]
+
+
 def test_a_column_in_the_way_of_a_column_of_limits_is_an_error() -> None:
     frame = pd.DataFrame({"a": ["1", "<2"], "a at most": [1.0, 2.0]})
     with pytest.raises(ValueError, match="'a at most' would be added"):

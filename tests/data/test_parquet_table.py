@@ -75,6 +75,14 @@ def test_missing_and_invalid_files_are_named(tmp_path: Path) -> None:
         ParquetTable(tmp_path / "text.parquet")
 
 
+def test_files_of_other_columns_are_named(folder: Path, tmp_path: Path) -> None:
+    pd.DataFrame({"x": [1.0]}).to_parquet(tmp_path / "other.parquet")
+    files = [folder / "part_0.parquet", tmp_path / "other.parquet"]
+    for given, has in ((files, "part_0.parquet"), (files[::-1], "part_0.parquet")):
+        with pytest.raises(ValueError, match=f"{has}' has a column .*, which '.*other.parquet' lacks"):
+            ParquetTable(given)
+
+
 def test_damaged_files_are_named_on_reading(tmp_path: Path) -> None:
     path = tmp_path / "table.parquet"
     pd.DataFrame({"x": range(1000)}).to_parquet(path, compression="gzip")

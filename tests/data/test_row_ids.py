@@ -54,6 +54,7 @@ def test_files_equal_tables_with_ids(imputer: MGPImputer, equal: pd.DataFrame, t
             r"which the imputer was fitted to: fit it without the ids, fit\(frame.drop\(columns=\['x'\]\)\)",
         ),
         ([1, 2, 3], "one id per row: expected 4, got 3"),
+        (np.zeros((4, 2)), r"one id per row, got an array of shape \(4, 2\)"),
         ([1, 2, None, 4], "row_ids must not be missing: row 2 .* has none"),
     ],
 )

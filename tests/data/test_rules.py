@@ -94,6 +94,17 @@ def test_contradictory_specs_are_refused(specs: Any, error: type[Exception]) -> 
         Rules.parse(specs, ["a", "b", "c", "total"])
 
 
+def test_misspelt_columns_are_told_with_those_of_the_table() -> None:
+    columns = ["a", "b", "c"]
+    known = r"names column 'A', but the table has \['a', 'b', 'c'\]"
+    with pytest.raises(ValueError, match=f"the spec of column 'a' {known}"):
+        Rules.parse({"a": ColumnSpec(predictors=["A"])}, columns)
+    with pytest.raises(ValueError, match=f"weights {known}"):
+        Rules.parse({}, columns, weights="A")
+    with pytest.raises(ValueError, match=f"survival {known}"):
+        Rules.parse({}, columns, survival=("a", "A"))
+
+
 def test_deduce_follows_chains_of_formulas() -> None:
     specs = {"twice": ColumnSpec(derived="2 * total + c"), **TOTAL}
     nothing = [NAN] * 5
@@ -310,6 +321,13 @@ def test_each_observed_cell_needs_a_standard_error(wrong: float) -> None:
         small({"c": ColumnSpec(standard_error="se")}).fit(frame)
 
 
+def test_standard_errors_are_numbers() -> None:
+    with pytest.raises(
+        TypeError, match=r"'se' holds the standard errors of 'c': expected numbers, got dtype"
+    ):
+        small({"c": ColumnSpec(standard_error="se")}).fit(sums().assign(se="small"))
+
+
 def test_cells_with_huge_errors_are_nearly_ignored() -> None:
     x = np.linspace(-2, 2, 60)
     frame = pd.DataFrame({"x": x, "y": 3 * x, "se": 1e-3})
@@ -368,6 +386,17 @@ def test_what_is_taken_for_text(cells: Any, expected: bool) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TableWarning)
         assert Rules.parse({}, ["x"]).learn(frame).texts == ({"x"} if expected else set())
+
+
+@pytest.mark.parametrize(
+    ("cell", "advice"),
+    [("p{}", "are levels, group"), ("{}.5", r"are numbers, convert it by pandas.to_numeric\(frame\['id'\]\)"),
+     ("<{}.5", r"split them: frame, specs = split_limits\(frame\)")],
+)  # fmt: skip
+def test_advice_on_text_suits_its_cells(cell: str, advice: str) -> None:
+    frame = with_text().assign(id=[cell.format(i) for i in range(60)], note="x")
+    with pytest.warns(TableWarning, match=f"'id' holds 60 different.*{advice}"):
+        small({}).fit(frame)
 
 
 def test_text_that_a_spec_names_is_a_category() -> None:

@@ -113,7 +113,7 @@ def test_outcomes_that_are_none_are_refused(changes: Any, error: type[Exception]
 @pytest.mark.parametrize(
     ("survival", "error", "sentence"),
     [
-        (("time", "nope"), ValueError, "survival names 'nope'"),
+        (("time", "nope"), ValueError, "survival names column 'nope', but the table has"),
         (("time", "time"), ValueError, "survival names 'time' twice"),
         ("time", TypeError, r"\(time, event\), got 'time'"),
     ],

@@ -74,7 +74,7 @@ def test_what_is_no_weight_is_refused(cells: list[Any], error: type[Exception], 
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"weights": "nope"}, "weights names 'nope'"),
+        ({"weights": "nope"}, "weights names column 'nope', but the table has"),
         ({"weights": "w", "specs": {"w": ColumnSpec(derived="x + y")}}, "weights names 'w'"),
         ({"weights": "w", "specs": {"w": ColumnSpec(lower=0)}}, "'w' holds weights.*leave out its spec"),
         ({"weights": "w", "survival": ("w", "x")}, "cannot hold both"),

@@ -356,6 +356,7 @@ def test_invalid_imputers_are_refused(imputer: Any, error: type[Exception], mess
     [
         ({"m": 1}, "m must be at least 2"),
         ({"levels": []}, "levels must"),
+        ({"levels": 0.95}, r"levels must be numbers between 0 and 1, such as \[0.5, 0.95\], got 0.95"),
         ({"levels": [1.0]}, r"got \[1.0\]"),
     ],
 )
@@ -367,6 +368,8 @@ def test_invalid_settings_are_refused(asked: dict[str, Any], message: str) -> No
 def test_compare_needs_an_imputer() -> None:
     with pytest.raises(ValueError, match="at least one imputer"):
         compare({}, line(50))
+    with pytest.raises(TypeError, match=r"expected imputers by name, such as .*, got MGPImputer"):
+        compare(small(), line(50))  # type: ignore[arg-type]
 
 
 # ------------------------------------------------------------------------------------------------------ specs

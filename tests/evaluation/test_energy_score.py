@@ -162,3 +162,8 @@ def test_calibrate_and_compare_show_energy_scores_on_request():
 def test_what_cannot_be_scored_is_refused(imputers, frame, m):
     with pytest.raises(ValueError, match=r"expected at least one imputer|no column has 10 missing cells"):
         energy_scores(imputers, frame, m=m)
+
+
+def test_imputers_have_names():
+    with pytest.raises(TypeError, match=r"expected imputers by name, such as .*, got list"):
+        energy_scores([truth()], line())

@@ -44,6 +44,13 @@ def test_the_files_hold_the_tables_drawn_in_memory(
         pd.testing.assert_frame_equal(pd.read_parquet(path), table, rtol=1e-9)
 
 
+def test_labels_that_are_integers_are_kept(frame: pd.DataFrame, tmp_path: Path) -> None:
+    numbered = frame.set_axis(range(3), axis=1)
+    imputer = MGPImputer(max_steps=3, n_inducing=10, random_state=0).fit(numbered)
+    (path,) = imputer.impute_to_parquet(tmp_path / "out", m=1)
+    pd.testing.assert_frame_equal(pd.read_parquet(path), imputer.impute(m=1)[0], rtol=1e-9)
+
+
 def test_complete_chunks_are_written_unchanged(imputer: MGPImputer, frame: pd.DataFrame, tmp_path: Path):
     whole = imputer.impute(m=1)[0]
     (path,) = imputer.impute_to_parquet(tmp_path / "out", whole, m=1, batch_size=13)

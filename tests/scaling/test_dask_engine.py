@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from every_kind import table_of_every_kind
+from sklearn.exceptions import NotFittedError
 
 from pyro_mgp import Imputations, MGPImputer, impute_dask
 from pyro_mgp.data.table import TableWarning
@@ -188,6 +189,10 @@ def test_settings_are_checked_before_the_work(imputer: MGPImputer, new: pd.DataF
         impute_dask(table, imputer, m=0)
     with pytest.raises(ValueError, match=r"columns differ from those at fit: unexpected \['id'\]"):
         impute_dask(table.assign(id=1), imputer, m=1)
+    with pytest.raises(TypeError, match=r"DataFrame of Dask, got pandas.DataFrame: for others, call imputer"):
+        impute_dask(new, imputer, m=1)
+    with pytest.raises(NotFittedError, match="not fitted yet"):
+        impute_dask(table, MGPImputer(), m=1)
     with (
         dask.config.set({"distributed.comm.timeouts.connect": "100ms"}),
         pytest.raises(ValueError, match="there is no Dask scheduler at 'tcp://127"),

@@ -84,7 +84,7 @@ def test_other_work_is_refused(tmp_path: Path, identity: dict[str, str | int], s
 @pytest.mark.parametrize("content", [b"", b"junk", b"\x02\x00\x00\x00\x00\x00\x00\x00{}"])
 def test_what_is_no_checkpoint_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "it").write_bytes(content)
-    with pytest.raises(ValueError, match="is no checkpoint, or is damaged: remove it to start over"):
+    with pytest.raises(ValueError, match="is damaged: choose another path, or remove it to start over"):
         checkpoint.read(tmp_path / "it", {})
 
 
@@ -238,7 +238,7 @@ def test_a_checkpoint_with_other_things_in_it_is_damaged(tmp_path: Path) -> None
         (state.arrays, state.fields | {"adam_steps": []}),
     ):
         checkpoint.write(tmp_path / "it", State(arrays, fields), identity)
-        with pytest.raises(ValueError, match="it' is no checkpoint, or is damaged: remove it to start over"):
+        with pytest.raises(ValueError, match="it' is no checkpoint, or is damaged: choose another path"):
             imputer.fit(tables(), checkpoint=tmp_path / "it")
         assert not hasattr(imputer, "chain_")
 
@@ -290,6 +290,34 @@ def test_draws_of_other_rows_than_they_say_are_damaged(
     checkpoint.write(path, State(checkpoint.read(path, identity).arrays, fields), identity)
     with pytest.raises(ValueError, match="is no checkpoint, or is damaged"):
         fitted.impute(m=3, batch_size=20, checkpoint=tmp_path / "it")
+
+
+def test_files_of_others_are_not_removed(fitted: MGPImputer, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    for name in ("notes", "mine/notes", "mine/.notes"):
+        (tmp_path / name).write_text("important")
+    complete = tables().dropna()
+    settings = {"random_state": 0, "max_steps": 2, "progress": False}
+    for place in ("mine", "notes"):
+        with pytest.raises(ValueError, match="is no checkpoint, or is damaged: choose another path"):
+            fitted.impute(m=1, checkpoint=tmp_path / place)
+        with pytest.raises(ValueError, match="is no checkpoint, or is damaged: choose another path"):
+            MGPImputer(**settings).fit(complete, checkpoint=tmp_path / place)
+    assert {(tmp_path / name).read_text() for name in ("notes", "mine/notes", "mine/.notes")} == {"important"}
+    with pytest.raises(Crash):  # a checkpoint of training, where draws would be kept in a folder
+        MGPImputer(**settings).fit(tables(), checkpoint=Crashing(tmp_path / "training", 1))
+    with pytest.raises(ValueError, match="is no checkpoint"):
+        fitted.impute(m=1, checkpoint=tmp_path / "training")
+    assert (tmp_path / "training").is_file()
+
+
+def test_an_unfinished_file_does_not_hinder_draws_that_go_on(fitted: MGPImputer, tmp_path: Path) -> None:
+    whole = fitted.impute(m=3, batch_size=20)
+    with pytest.raises(Crash):
+        fitted.impute(m=3, batch_size=20, checkpoint=Crashing(tmp_path / "it", 1))
+    (tmp_path / "it" / ".from_row_000000000020.0a1b2c3d.partial").write_bytes(b"half")
+    assert fitted.impute(m=3, batch_size=20, checkpoint=tmp_path / "it") == whole
+    assert os.listdir(tmp_path) == []
 
 
 def test_draws_of_something_else_are_refused(fitted: MGPImputer, tmp_path: Path) -> None:
