@@ -37,6 +37,7 @@ test-lowest: .venv-release/installed    ## all tests with the lowest allowed ver
 
 coverage: .venv/installed    ## share of lines and branches that the tests reach; fails below 95 % of lines
 	rm -f .coverage .coverage.*
+	@mkdir -p build
 	$(ONE_THREAD) $(BIN)/coverage run -m pytest -n 2 --dist loadfile
 	$(BIN)/coverage combine -q
 	$(BIN)/coverage json -q -o build/coverage.json
