@@ -26,6 +26,7 @@ from sphinx.util.docutils import SphinxDirective, SphinxRole
 from benchmarks.coverage import summary
 from benchmarks.coverage.designs import DESIGNS
 from benchmarks.coverage.methods import EXACT, METHODS
+from benchmarks.coverage.simulation import CELLS
 from benchmarks.mixed.comparison import METHODS as MIXED_METHODS
 from benchmarks.paper.data import DATASETS as PAPER_DATASETS
 from benchmarks.paper.methods.registry import METHODS as PAPER_METHODS
@@ -35,6 +36,8 @@ from benchmarks.tables import summary as tables_summary
 from benchmarks.tables.results import LAYOUT as TABLES_LAYOUT
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+# Ratio of variances between imputations of a method that does not impute, up to rounding.
+_NOTHING = 1e-9
 Shown = tuple[str, Path, list[str]]
 """A table in Markdown, its result file, and the parts of the file that it shows."""
 
@@ -108,7 +111,7 @@ def coverage_by_design(patterns: Sequence[str]) -> Shown:
             row["design"], f"`{row['method']}`", f"{row['tables']}", f"{row['absolute_bias']:.3f}",
             f"{100 * row['coverage']:.1f} ± {100 * row['coverage_se']:.1f}",
             f"{100 * row['least_coverage']:.0f}", f"{row['z2']:.2f}",
-            "" if pd.isna(row["between"]) else ratio,
+            ratio if row["between"] > _NOTHING else "",
             "" if pd.isna(row["width_ratio"]) else f"{row['width_ratio']:.2f}",
         ])  # fmt: skip
     return _of_coverage(lines, found)
@@ -116,8 +119,9 @@ def coverage_by_design(patterns: Sequence[str]) -> Shown:
 
 def summary_of_all_kinds(averages: pd.DataFrame) -> pd.DataFrame:
     """Return one row per design and method: the average over all kinds of estimands, or the only kind."""
-    several = averages.groupby(["design", "method"])["kind"].transform("nunique") > 1
-    return averages[~several | (averages["kind"] == summary.ALL)]
+    estimated = averages[averages["kind"] != CELLS]
+    several = estimated.groupby(["design", "method"])["kind"].transform("nunique") > 1
+    return estimated[~several | (estimated["kind"] == summary.ALL)]
 
 
 def coverage_of_public_tables(patterns: Sequence[str]) -> Shown:
