@@ -88,7 +88,8 @@ def _pandas(column: pa.ChunkedArray) -> pd.Series[Any]:
     """Return a column of an Arrow table as a Series."""
     kind = column.type
     if pa.types.is_dictionary(kind):
-        return column.to_pandas()
+        # PyArrow before 22 has no way to pandas for unsigned indices, which Polars has.
+        return column.cast(pa.dictionary(pa.int64(), kind.value_type, kind.ordered)).to_pandas()
     if kind != _kept(kind):
         column = column.cast(_kept(kind))
     elif pa.types.is_date(kind) or (pa.types.is_timestamp(kind) and kind.unit in ("s", "ms")):

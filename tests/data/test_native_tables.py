@@ -116,7 +116,8 @@ def test_relations_of_duckdb_give_tables_that_any_connection_reads():
 
 
 def test_decimals_and_columns_without_cells_become_floats():
-    decimals = duckdb.connect().sql("SELECT i::DOUBLE AS x, i * 1.5 AS d FROM range(30) t(i)")
+    connection = duckdb.connect()
+    decimals = connection.sql("SELECT i::DOUBLE AS x, i * 1.5 AS d FROM range(30) t(i)")
     frame, kind = read_native(decimals)
     assert frame["d"].to_numpy(float).tolist() == [1.5 * i for i in range(30)]
     assert kind.schema.types == [pa.float64(), pa.float64()]
@@ -163,7 +164,8 @@ def test_scikit_learn_converts_what_it_does_not_know():
     table = NUMBERS.drop("text").to_arrow()
     assert isinstance(small().set_output(transform="pandas").fit_transform(table), pd.DataFrame)
     assert isinstance(small().set_output(transform="polars").fit_transform(table), pl.DataFrame)
-    relation = duckdb.connect().from_arrow(table)
+    connection = duckdb.connect()
+    relation = connection.from_arrow(table)
     pipeline = make_pipeline(small(), LinearRegression()).fit(relation, np.arange(len(NUMBERS)))
     assert pipeline.predict(relation).shape == (len(NUMBERS),)
 
