@@ -30,6 +30,7 @@ of ArviZ asks for `posterior_predictive`, write `tree["posterior_predictive"] = 
 from __future__ import annotations
 
 import json
+import math
 import re
 import unicodedata
 import warnings
@@ -165,24 +166,40 @@ def leave_one_out(
     if any(chain.observed_cells is None for chain in chains):
         raise ValueError("log densities need the imputer: pass what impute returned, not loaded or copied")
     tree = to_arviz(chains, rows=rows, max_rows=max_rows)
-    for name in tree["log_likelihood"].data_vars:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Estimated shape parameter of Pareto", UserWarning)
-            loo = az.loo(tree, var_name=str(name), pointwise=True)
-        k, elpd = np.asarray(loo.pareto_k), loo.elpd_loo if hasattr(loo, "elpd_loo") else loo.elpd
-        row = {"column": name, "elpd": float(elpd), "se": float(loo.se), "cells": k.size}
-        found.append(row | {"pareto_k": k.max(), "unreliable": int((k > loo.good_k).sum())})
+    for name, log_density in tree["log_likelihood"].data_vars.items():
+        densities = np.asarray(log_density).reshape(-1, log_density[0, 0].size)
+        # Vehtari et al., JMLR 25:72, 2024, equation 13
+        good_k = np.clip(1 - 1 / np.log10(max(len(densities), 2)), 0, 0.7)
+        row = {"column": name, "elpd": np.nan, "se": np.nan, "cells": densities.shape[1], "pareto_k": np.inf}
+        k = np.full(densities.shape[1], np.inf)
+        if _has_tails(densities):
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Estimated shape parameter of Pareto", UserWarning)
+                loo = az.loo(tree, var_name=str(name), pointwise=True)
+            k, elpd = np.asarray(loo.pareto_k), loo.elpd_loo if hasattr(loo, "elpd_loo") else loo.elpd
+            row |= {"elpd": float(elpd), "se": float(loo.se), "pareto_k": k.max()}
+        found.append(row | {"unreliable": int((~(k <= good_k)).sum())})
     table = pd.DataFrame(found)
     refused = table["unreliable"] > 0
     table.loc[refused, ["elpd", "se"]] = np.nan
     if refused.any():
         warn_user(
-            f"Pareto k is up to {table['pareto_k'].max():.2f}, above {loo.good_k:.2f}, in columns "
+            f"Pareto k is up to {table['pareto_k'].max():.2f}, above {good_k:.2f}, in columns "
             f"{listing(table['column'][refused])}: their leave-one-out densities are refused. Draw more "
             "imputations, or hold out cells: calibrate(imputer, frame, folds=5)",
             FitWarning,
         )
     return table
+
+
+def _has_tails(log_densities: Array) -> bool:
+    """Return whether the tails of importance weights, of shape (draws, cells), are more than one value.
+
+    Pareto's distribution is fitted to a fifth of the weights, five or more; ArviZ 1 raises for others.
+    """
+    size = math.ceil(len(log_densities) / 5)
+    tails = np.partition(log_densities, size - 1, axis=0)[:size]
+    return size >= 5 and bool((np.ptp(tails, axis=0) > 0).all())
 
 
 @dataclass(frozen=True)

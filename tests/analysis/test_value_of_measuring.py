@@ -123,7 +123,7 @@ def test_cells_that_tell_nothing_remove_nothing_on_average() -> None:
 def test_cells_that_stay_missing_are_left_out() -> None:
     g, m = np.random.default_rng(3), 200
     times = np.datetime64("2026-01-01", "us") + (1e9 * g.normal(size=(m, 2))).astype("timedelta64[us]")
-    times[:, 1] = np.datetime64("NaT")
+    times[:, 1] = np.datetime64("NaT", "us")
     frame = pd.DataFrame({"t": pd.Series([pd.NaT] * 2, dtype="datetime64[us]"), "x": [np.nan] * 2})
     x = np.stack([(times[:, 0] - times[0, 0]).astype(float), g.normal(size=m)], axis=1)
     draws = Imputations(frame, {"t": times, "x": x}, m, may_stay_missing=["t"])

@@ -361,7 +361,7 @@ def test_the_exact_sampler_is_compared_with_itself_and_with_others(monkeypatch):
     results = pd.DataFrame([row for _, rows in simulation.run(tasks) for row in rows])
     table = summary.per_estimand(results).set_index(["method", "estimand"])
     assert (table.loc["exact", "between"] == 1).all() and (table.loc["exact", "width_ratio"] == 1).all()
-    assert (table.loc["complete_cases", "between"] == 0).all()
+    assert (table.loc["complete_cases", "between"] < 1e-30).all()  # pandas rounds the mean of equal numbers
     averages = summary.per_design(results).set_index(["method", "kind"])
     assert averages.loc[("exact", "all"), "estimands"] == 9
     assert averages.loc[("exact", "slope"), "between"] == 1

@@ -30,6 +30,7 @@ NEEDED = {"impute_with_ray.py": ["ray"], "impute_with_spark.py": ["pyspark", "ja
 IGNORED = [
     "ignore::FutureWarning:arviz",
     "ignore:Passing a dict or None as alias_mapping",
+    "ignore::RuntimeWarning:arviz_stats.base.diagnostics",  # of the few draws of --quick
     "ignore:R-hat of",
     "ignore:the mixture of",
 ]

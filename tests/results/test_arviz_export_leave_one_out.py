@@ -12,6 +12,7 @@ from scipy.stats import t as student
 
 from pyro_mgp import Imputations, MGPImputer, leave_one_out
 from pyro_mgp._support.messages import FitWarning
+from pyro_mgp.results import arviz_export
 
 
 def table(n_rows: int = 60) -> pd.DataFrame:
@@ -65,9 +66,21 @@ def test_they_are_refused_for_an_influential_cell() -> None:
     assert others["elpd"].notna().all()
 
 
-def test_few_draws_are_refused() -> None:
+@pytest.mark.parametrize("m", [1, 5, 20])
+def test_few_draws_are_refused(m: int) -> None:
     with pytest.warns(FitWarning, match="Draw more imputations"):
-        assert leave_one_out(imputer().fit(table()).impute(m=5))["elpd"].isna().all()
+        found = leave_one_out(imputer().fit(table()).impute(m=m))
+    assert found["elpd"].isna().all() and found["unreliable"].equals(found["cells"])
+
+
+def test_a_density_that_is_the_same_in_all_draws_is_refused(
+    draws: Imputations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = draws.to_arviz()
+    tree["log_likelihood"]["y"][:, :, 3] = 0.0
+    monkeypatch.setattr(arviz_export, "to_arviz", lambda *given, **options: tree)
+    with pytest.warns(FitWarning, match=r"Pareto k is up to inf"):
+        assert leave_one_out(draws)["elpd"].isna().all()
 
 
 def test_imputations_without_their_imputer_have_no_densities(draws: Imputations) -> None:
