@@ -193,6 +193,8 @@ class Parameters:
         self.subject = subject
         self.time = time
 
+    __init__.__qualname__ = "MGPImputer.__init__"  # which errors about unknown arguments name
+
     def rules(self, columns: Sequence[Label]) -> Rules:
         """Return the rules that the parameters set for a table with some columns; see `Rules.parse`.
 

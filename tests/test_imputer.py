@@ -696,6 +696,7 @@ BAD_SETTINGS: list[tuple[dict[str, Any], type[Exception], str]] = [
         ({name: 0}, ValueError, f"{name} must be at least 1, got 0")
         for name in ("n_sweeps", "n_paths", "max_steps", "batch_size", "patience", "n_inducing")
     ],
+    ({"m": 5}, TypeError, r"MGPImputer\.__init__\(\) got an unexpected keyword argument 'm'"),
     ({"max_steps": 2.5}, TypeError, r"max_steps must be an integer, got 2\.5"),
     ({"n_inducing": "many"}, TypeError, "n_inducing must be an integer, got 'many'"),
     (

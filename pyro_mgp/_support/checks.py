@@ -5,6 +5,7 @@ from __future__ import annotations
 import numbers
 import operator
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -69,3 +70,11 @@ def one_of(name: str, value: object, choices: Sequence[str]) -> None:
     """Raise a ValueError unless a setting is one of the choices."""
     if value not in choices:
         raise ValueError(f"{name} must be one of {list(choices)}, got {value!r}")
+
+
+def result_of(what: str, name: str, given: Any, kind: type, columns: Sequence[str] = ()) -> None:
+    """Raise a TypeError unless an argument has a type, a ValueError unless it has columns."""
+    if not isinstance(given, kind):
+        raise TypeError(f"{name} must be {what}, of type {kind.__name__}; got {type(given).__name__}")
+    if missing := [each for each in columns if each not in getattr(given, "columns", ())]:
+        raise ValueError(f"{name} must be {what}, with the columns {missing}")

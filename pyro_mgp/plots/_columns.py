@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
 from numpy.typing import NDArray
 
+from pyro_mgp._support.checks import result_of
 from pyro_mgp.data.cells import cells_of, holes_of, natural_kind
 from pyro_mgp.data.column_spec import Kind, Label
 from pyro_mgp.plots._style import name_ticks, text
@@ -72,6 +73,7 @@ class PlottedColumn:
 
 def plotted(draws: Imputations, label: Label) -> PlottedColumn:
     """Return the cells and draws of a column as positions on an axis; a ValueError if there is none."""
+    result_of("what impute returns", "draws", draws, Imputations)
     if label not in draws.frame.columns:
         raise ValueError(f"no column {label!r}: the table has {draws.frame.columns.tolist()}")
     column, name, names = draws.frame[label], text(label, 40), None

@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter1d
 
-from pyro_mgp._support.checks import at_least
+from pyro_mgp._support.checks import at_least, result_of
 from pyro_mgp._support.messages import listing
 from pyro_mgp.data.column_spec import Label
 from pyro_mgp.plots import _style as style
@@ -61,6 +61,7 @@ def plot_densities(
         >>> [round(float(bar.get_height()), 2) for bar in ax.patches]
         [0.33, 0.67]
     """
+    result_of("what impute returns", "draws", draws, Imputations)
     labels = [*draws.values][:_MOST_PANELS] if columns is None else columns
     found = [_imputed(draws, label) for label in labels]
     if not found:

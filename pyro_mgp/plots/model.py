@@ -12,7 +12,7 @@ from matplotlib.figure import FigureBase
 from numpy.typing import NDArray
 from scipy import stats
 
-from pyro_mgp._support.checks import at_least
+from pyro_mgp._support.checks import at_least, result_of
 from pyro_mgp._support.messages import listing
 from pyro_mgp.analysis.pooling import Pooled
 from pyro_mgp.data.column_spec import Label
@@ -48,6 +48,7 @@ def plot_loss(training: MGPImputer | History, *, figure: FigureBase | None = Non
         [-1.2, -0.9]
     """
     history: History = getattr(training, "history_", training)
+    result_of("a fitted imputer or its history_", "training", history, History)
     if not history.loss:
         raise ValueError("nothing was trained: the history holds no steps")
     scored = bool(history.validation)
@@ -84,6 +85,7 @@ def plot_relevance(relevance: pd.DataFrame, ax: Axes | None = None) -> Axes:
         >>> [text.get_text() for text in ax.texts]
         ['0.90', '0.10', '×']
     """
+    result_of("what relevance returns", "relevance", relevance, pd.DataFrame)
     if relevance.empty:
         raise ValueError("no column was modelled: there is no relevance to plot")
     values = relevance.to_numpy(dtype=np.float64)
@@ -120,6 +122,7 @@ def plot_variance_shares(shares: pd.DataFrame, ax: Axes | None = None) -> Axes:
         >>> len(plot_variance_shares(shares, Figure().subplots()).patches)
         2
     """
+    result_of("what variance_shares returns", "shares", shares, pd.DataFrame)
     if shares.empty:
         raise ValueError("no column was modelled: there are no shares to plot")
     ax = style.tidy(style.axes_or_new(ax, 6.0, 1.4 + 0.3 * len(shares)))
@@ -237,6 +240,7 @@ def _panels(
     calibration: Calibration, columns: Sequence[Label] | None, overall: bool
 ) -> list[tuple[str, pd.DataFrame, float, bool]]:
     """Return title, held-out cells, effective number of cells and miscalibration flag of each panel."""
+    result_of("what calibrate returns", "calibration", calibration, Calibration)
     cells, found = calibration.cells, []
     if overall:
         is_bad = calibration.verdict.is_bad
@@ -259,6 +263,13 @@ def plot_tipping_point(scan: pd.DataFrame, ax: Axes | None = None, *, null: floa
 
     `scan` is a result of `tipping_point`; a horizontal line marks the null value of the estimate.
     """
+    result_of(
+        "what tipping_point returns",
+        "scan",
+        scan,
+        pd.DataFrame,
+        ["delta", "estimate", "low", "high", "tipped"],
+    )
     ax = style.axes_or_new(ax)
     ax.axhline(null, color=reference(), linewidth=1, linestyle="--")
     ax.axvline(0.0, color=shade(), linewidth=6, zorder=0)
@@ -290,6 +301,9 @@ def plot_tipping_points(scan: pd.DataFrame, ax: Axes | None = None) -> Axes:
         ['-3', '-1']
     """
     ax = style.axes_or_new(ax, 6.0, 4.6)
+    result_of(
+        "what tipping_points returns", "scan", scan, pd.DataFrame, ["delta", "delta_of_reference", "tipped"]
+    )
     by_shifts = scan.pivot(index="delta_of_reference", columns="delta")
     estimates, changed = by_shifts["estimate"].iloc[::-1], by_shifts["tipped"].iloc[::-1]
     names = [[f"{shift:g}" for shift in axis] for axis in (estimates.index, estimates.columns)]
@@ -317,6 +331,7 @@ def plot_value_of(ranked: pd.DataFrame, n: int = 20, ax: Axes | None = None) -> 
         >>> [tick.get_text() for tick in ax.get_yticklabels()]
         ['row 7, x', 'row 3, x']
     """
+    result_of("what value_of returns", "ranked", ranked, pd.DataFrame, ["removed"])
     shown = ranked.head(at_least("n", n, 1))
     names = [
         ", ".join(
@@ -349,6 +364,7 @@ def plot_energy_scores(scored: pd.DataFrame, ax: Axes | None = None) -> Axes:
         >>> [text.get_text() for text in ax.get_legend().get_texts()]
         ['b', 'a']
     """
+    result_of("what energy_scores returns", "scored", scored, pd.DataFrame, ["imputer", "column", "score_sd"])
     of_all = scored[scored["column"].isna()].sort_values("score_sd", kind="stable")
     columns = [*dict.fromkeys(scored["column"].dropna()), None]
     rows = {column: row for row, column in enumerate(columns)}
@@ -381,6 +397,7 @@ def plot_fmi(pooled: Pooled, ax: Axes | None = None) -> Axes:
         >>> [line.get_label() for line in ax.lines]
         ['fmi', 'λ']
     """
+    result_of("what pool returns", "pooled", pooled, Pooled)
     table = pooled.table
     rows = np.arange(len(table))
     ax = style.axes_or_new(ax, 6.0, 1.4 + 0.28 * len(table))

@@ -26,6 +26,7 @@ from pyro_mgp.data.table import missing
 from pyro_mgp.evaluation.missingness import ampute, flux
 from pyro_mgp.inference.training import History
 from pyro_mgp.plots import (
+    plot_calibration,
     plot_cells,
     plot_densities,
     plot_energy_scores,
@@ -665,3 +666,31 @@ def test_invalid_arguments_are_refused_before_a_figure_is_made(
     with pytest.raises(ValueError, match=message):
         picture()
     assert plt.get_fignums() == []
+
+
+@pytest.mark.parametrize(
+    ("plot", "arguments", "message"),
+    [
+        (plot_densities, (), r"draws must be what impute returns, of type Imputations; got DataFrame"),
+        (plot_strips, ("x",), r"draws must be what impute returns"),
+        (plot_cells, ("x",), r"draws must be what impute returns"),
+        (plot_fmi, (), r"pooled must be what pool returns, of type Pooled"),
+        (plot_loss, (), r"training must be a fitted imputer or its history_, of type History"),
+        (plot_calibration, (), r"calibration must be what calibrate returns, of type Calibration"),
+    ],
+)
+def test_objects_of_another_type_are_named(plot: Callable[..., Any], arguments: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=message):
+        plot(pd.DataFrame({"x": [1.0]}), *arguments)
+
+
+@pytest.mark.parametrize("plot", [plot_tipping_point, plot_tipping_points, plot_value_of, plot_energy_scores])
+def test_tables_without_the_columns_of_a_result_are_refused(plot: Callable[..., Any]) -> None:
+    with pytest.raises(ValueError, match=r"must be what \w+ returns, with the columns \["):
+        plot(pd.DataFrame({"x": [1.0]}))
+
+
+@pytest.mark.parametrize("plot", [plot_relevance, plot_variance_shares])
+def test_results_that_are_no_table_are_refused(plot: Callable[..., Any]) -> None:
+    with pytest.raises(TypeError, match=r"of type DataFrame; got list"):
+        plot([1.0])
