@@ -32,7 +32,7 @@ test-all:    ## all tests under each of these Pythons that is installed
 # What old releases of others warn of is theirs.
 OLD_WARNINGS := -W ignore::DeprecationWarning -W ignore::SyntaxWarning -W ignore::FutureWarning
 test-lowest: .venv-release/installed    ## all tests with the lowest allowed version of every dependency, on Python 3.11
-	test -f .venv-lowest/installed || { $(RELEASE)/uv venv -q --python 3.11 .venv-lowest && \
+	test -f .venv-lowest/installed || { $(RELEASE)/uv venv -q --seed --python 3.11 .venv-lowest && \
 	  $(RELEASE)/uv pip install -q --python .venv-lowest/bin/python --resolution lowest-direct -e '.[dev]' && \
 	  touch .venv-lowest/installed; }
 	$(ONE_THREAD) .venv-lowest/bin/python -m pytest -n 2 --dist loadfile $(OLD_WARNINGS)

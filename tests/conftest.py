@@ -42,6 +42,13 @@ def device(request: pytest.FixtureRequest) -> torch.device:
     return torch.device(request.config.getoption("--device"))
 
 
+@pytest.fixture
+def warning_options(request: pytest.FixtureRequest) -> list[str]:
+    """Options of Python that make warnings errors, but for those that pytest was told to ignore by `-W`."""
+    filters = ["error", *(request.config.getoption("pythonwarnings") or [])]
+    return [part for each in filters for part in ("-W", each)]
+
+
 @pytest.fixture(autouse=True)
 def clean_state() -> Iterator[None]:
     """Same seeds before every test; after it, nothing global may have changed.

@@ -51,7 +51,7 @@ def test_mypy_checks_a_program_of_a_user(tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONPATH": str(Path(pyro_mgp.__file__).parents[1])}
     found = subprocess.run(order, capture_output=True, text=True, cwd=tmp_path, env=environment)
     notes = re.findall(r'note: Revealed type is "(.*)"', found.stdout)
-    assert [re.sub(r"\w+\.(?=[\w.]*[A-Z])", "", note) for note in notes] == [
+    assert [re.sub(r"builtins\.|\w+\.(?=[\w.]*[A-Z])", "", note) for note in notes] == [
         "MGPImputer",
         "Imputations",
         "DataFrame",

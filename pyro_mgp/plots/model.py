@@ -300,10 +300,10 @@ def plot_tipping_points(scan: pd.DataFrame, ax: Axes | None = None) -> Axes:
         >>> [each.get_text() for each in ax.texts]
         ['-3', '-1']
     """
-    ax = style.axes_or_new(ax, 6.0, 4.6)
     result_of(
         "what tipping_points returns", "scan", scan, pd.DataFrame, ["delta", "delta_of_reference", "tipped"]
     )
+    ax = style.axes_or_new(ax, 6.0, 4.6)
     by_shifts = scan.pivot(index="delta_of_reference", columns="delta")
     estimates, changed = by_shifts["estimate"].iloc[::-1], by_shifts["tipped"].iloc[::-1]
     names = [[f"{shift:g}" for shift in axis] for axis in (estimates.index, estimates.columns)]

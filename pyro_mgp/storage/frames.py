@@ -157,6 +157,8 @@ def _dtype_of(name: str) -> Any:
     if name == _ARROW_TEXT_NAME:
         return _ARROW_TEXT
     dtype = pd.api.types.pandas_dtype(name)
+    if name == "str" and isinstance(dtype, np.dtype):  # pandas before 3 has text in columns of objects
+        return np.dtype(object)
     if isinstance(dtype, np.dtype) and dtype.kind not in "biufOMm":
         raise ValueError(f"expected the dtype of a column, got {name!r}")  # "S999999999" takes memory
     return dtype

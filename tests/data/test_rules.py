@@ -45,7 +45,7 @@ def asked(answers: list[Any], dtype: Any) -> pd.DataFrame:
     frame = pd.DataFrame({"sex": ["f", "m"] * 20, "age": rng.normal(40, 9, 40)})
     x = pd.Series([answers[i % len(answers)] if i % 2 == 0 else None for i in range(40)], dtype=object)
     x[::6] = None
-    frame["x"] = x.astype(dtype)
+    frame["x"] = x.astype(dtype).mask(x.isna()) if dtype == "str" else x.astype(dtype)  # pandas 2: "None"
     frame.loc[::7, "sex"] = None
     frame.loc[4::9, "age"] = NAN
     return frame

@@ -49,16 +49,16 @@ def test_every_example_is_listed() -> None:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_an_example_runs(name: str, tmp_path: Path, table: None) -> None:
+def test_an_example_runs(name: str, tmp_path: Path, table: None, warning_options: list[str]) -> None:
     for each in NEEDED.get(name, []):
         if importlib.util.find_spec(each) is None and shutil.which(each) is None:
             pytest.skip(f"{name} needs {each}, which is not installed here")
     arguments, output = EXAMPLES[name]
     # Ray and Spark emit warnings of their own.
-    first = "default" if name in NEEDED else "error"
-    warnings = [part for each in (first, *IGNORED) for part in ("-W", each)]
+    options = ["-W", "default"] if name in NEEDED else warning_options
+    ignored = [part for each in IGNORED for part in ("-W", each)]
     done = subprocess.run(
-        [sys.executable, *warnings, str(FOLDER / name), *arguments],
+        [sys.executable, *options, *ignored, str(FOLDER / name), *arguments],
         cwd=tmp_path,
         env=os.environ | {"MPLBACKEND": "agg"},
         capture_output=True,

@@ -31,19 +31,6 @@ IGNORED = ["ignore::FutureWarning:arviz", "ignore:Passing a dict or None as alia
 PATH = re.compile(r"(?:^|[\s\"'(=:])(?:/|[A-Z]:\\)[\w.-]+[/\\][\w./\\-]+", re.MULTILINE)
 
 
-def run(script: Path, *arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run a script at its small size, with warnings as errors and plots discarded."""
-    warnings = [part for each in ("error", *IGNORED) for part in ("-W", each)]
-    return subprocess.run(
-        [sys.executable, *warnings, str(script), *arguments],
-        cwd=folder,
-        env=os.environ | {"MPLBACKEND": "agg", "PYRO_MGP_QUICK": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-
-
 def outputs(stem: str) -> list[Any]:
     cells = jupytext.read(FOLDER / f"{stem}.ipynb").cells
     return [output for cell in cells if cell.cell_type == "code" for output in cell.outputs]
@@ -114,6 +101,14 @@ def test_the_data_are_found_from_both_folders(stem: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("stem", STEMS)
-def test_a_script_runs(stem: str) -> None:
-    done = run(FOLDER / f"{stem}.py", folder=FOLDER)
+def test_a_script_runs(stem: str, warning_options: list[str]) -> None:
+    ignored = [part for each in IGNORED for part in ("-W", each)]
+    done = subprocess.run(
+        [sys.executable, *warning_options, *ignored, str(FOLDER / f"{stem}.py")],
+        cwd=FOLDER,
+        env=os.environ | {"MPLBACKEND": "agg", "PYRO_MGP_QUICK": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stderr[-3000:]

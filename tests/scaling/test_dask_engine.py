@@ -103,6 +103,7 @@ def test_ids_replace_labels(client: Any, imputer: MGPImputer, new: pd.DataFrame,
         pd.testing.assert_frame_equal(*by_id, check_exact=True)
 
 
+@pytest.mark.filterwarnings("ignore:Running on a single-machine scheduler")
 def test_threads_give_equal_tables(imputer: MGPImputer, new: pd.DataFrame, whole: Imputations) -> None:
     with dask.config.set({"dataframe.convert-string": False, "scheduler": "threads"}):
         tables = impute_dask(dd.from_pandas(new, npartitions=4, sort=False), imputer, m=5)
