@@ -80,6 +80,7 @@ def interweave(
         lambda deviations, chains: log_likelihood(along(deviations, chains), chains),
         log_likelihood(cells.targets, chains),
         torch.special.ndtr(angles),
+        n_values=len(numbers),
     )
     function, values = posterior.mean + moved, along(moved, chains)
     # This step leaves p(s | f, observed cells) invariant, so that later links alone decide on it.
@@ -147,7 +148,8 @@ class FunctionAtCandidates:
             return total(centre[chains] + deviations, noise[chains], chains)
 
         start, shares = of_deviations(current, chains), torch.special.ndtr(angles)
-        states = centre + elliptical_slice(current, draw, of_deviations, start, shares)[0]
+        n_values = self.targets.shape[1]
+        states = centre + elliptical_slice(current, draw, of_deviations, start, shares, n_values=n_values)[0]
         function = states[:, : -self.targets.shape[1]]
         if self.conditional is None:
             noise = draw_noise(

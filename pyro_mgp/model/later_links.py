@@ -22,7 +22,7 @@ from torch import Tensor
 from pyro_mgp._support.devices import rows_if_known
 from pyro_mgp._support.tiles import filled_up
 from pyro_mgp.model.conditional import Along, Conditional, Moments, write
-from pyro_mgp.model.elliptical_slice import N_ANGLES, elliptical_slice
+from pyro_mgp.model.elliptical_slice import N_ANGLES, TOGETHER, elliptical_slice
 from pyro_mgp.model.likelihoods.levels import none_is_on
 from pyro_mgp.model.limited_cells import log_within
 
@@ -151,12 +151,13 @@ class LaterLinks:
 
     def of_candidates(self, candidates: Candidates) -> Tensor:
         """Return the log likelihoods of each cell's candidates, `[S, k, K]`."""
-        return torch.stack([self.everywhere(values) for values in candidates.values.unbind(2)], dim=-1)
-
-    def everywhere(self, values: Tensor) -> Tensor:
-        """Return the log likelihood `[S, k]` of values of all cells `[S, k, ...]`."""
+        values = candidates.values
         paths, cells = every_cell(values)
-        return self.log_likelihood(paths, cells, values.flatten(0, 1)).view(values.shape[:2])
+        found = []
+        for some in values.split(max(TOGETHER // max(len(cells), 1), 1), dim=2):
+            of_path, of_cell = (each.repeat_interleave(some.shape[2]) for each in (paths, cells))
+            found.append(self.log_likelihood(of_path, of_cell, some.flatten(0, 2)).view(some.shape[:3]))
+        return torch.cat(found, dim=-1)
 
 
 def every_cell(values: Tensor) -> tuple[Tensor, Tensor]:

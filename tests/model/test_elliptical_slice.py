@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from pyro_mgp.model.elliptical_slice import N_ANGLES, elliptical_slice
+from pyro_mgp.model.elliptical_slice import N_ANGLES, TOGETHER, elliptical_slice
 
 
 def test_states_with_a_normal_likelihood_get_their_posterior() -> None:
@@ -24,3 +24,23 @@ def test_states_with_a_normal_likelihood_get_their_posterior() -> None:
         torch.testing.assert_close(last, log_likelihood(x, torch.arange(4000)))
     assert abs(x.mean() - 0.5) < 0.05
     assert abs(x.var() - 0.5) < 0.05
+
+
+def test_angles_tried_together_are_those_tried_one_after_the_other() -> None:
+    """Whose likelihoods are evaluated, and how many of one state at once, does not change what is taken."""
+    chance = torch.Generator().manual_seed(0)
+    start, direction = torch.randn(2, 40, 3, generator=chance)
+    shares = torch.rand(40, 1 + N_ANGLES, generator=chance)
+    most = []
+
+    def log_likelihood(x: Tensor, states: Tensor) -> Tensor:
+        most.append(int(torch.bincount(states).max()))
+        return -20.0 * (x - 0.1 * states[:, None]).square().sum(1)
+
+    found = log_likelihood(start, torch.arange(40))
+    one = elliptical_slice(start, direction, log_likelihood, found, shares, n_values=TOGETHER)
+    assert set(most) == {1} and len(most) > 5
+    several = elliptical_slice(start, direction, log_likelihood, found, shares)
+    assert max(most) >= TOGETHER // 40
+    assert all(map(torch.equal, one, several))
+    assert not torch.equal(one[0], start)
