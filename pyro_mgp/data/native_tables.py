@@ -88,7 +88,7 @@ def _pandas(column: pa.ChunkedArray) -> pd.Series[Any]:
     """Return a column of an Arrow table as a Series."""
     kind = column.type
     if pa.types.is_dictionary(kind):
-        # PyArrow before 22 has no way to pandas for unsigned indices, which Polars has.
+        # PyArrow 21 and earlier cannot turn unsigned indices, which Polars has, into those of pandas.
         return column.cast(pa.dictionary(pa.int64(), kind.value_type, kind.ordered)).to_pandas()
     if kind != _kept(kind):
         column = column.cast(_kept(kind))
