@@ -176,7 +176,9 @@ def leave_one_out(
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "Estimated shape parameter of Pareto", UserWarning)
                 loo = az.loo(tree, var_name=str(name), pointwise=True)
-            k, elpd = np.asarray(loo.pareto_k), loo.elpd_loo if hasattr(loo, "elpd_loo") else loo.elpd
+            # ArviZ 1 has NaN where 0 had infinity.
+            k = np.nan_to_num(np.asarray(loo.pareto_k), nan=np.inf)
+            elpd = loo.elpd_loo if hasattr(loo, "elpd_loo") else loo.elpd
             row |= {"elpd": float(elpd), "se": float(loo.se), "pareto_k": k.max()}
         found.append(row | {"unreliable": int((~(k <= good_k)).sum())})
     table = pd.DataFrame(found)
@@ -195,9 +197,11 @@ def leave_one_out(
 def _has_tails(log_densities: Array) -> bool:
     """Return whether the tails of importance weights, of shape (draws, cells), are more than one value.
 
-    Pareto's distribution is fitted to a fifth of the weights, five or more; ArviZ 1 raises for others.
+    Pareto's distribution is fitted to five of the weights or more, a fifth of n or 3√n; ArviZ 1 raises for
+    others.
     """
-    size = math.ceil(len(log_densities) / 5)
+    n_draws = len(log_densities)
+    size = math.ceil(min(n_draws / 5, 3 * n_draws**0.5))
     tails = np.partition(log_densities, size - 1, axis=0)[:size]
     return size >= 5 and bool((np.ptp(tails, axis=0) > 0).all())
 
