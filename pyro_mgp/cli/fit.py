@@ -192,7 +192,8 @@ def about(imputer: MGPImputer, elapsed: float) -> list[str]:
     history = imputer.history_
     if not imputer.order_:
         return []
-    end = "stopped without further improvement" if history.converged else "the most that --steps allows"
+    limit = "the default" if imputer.max_steps is None else "the most that --steps allows"
+    end = "stopped without further improvement" if history.converged else limit
     return [
         *wrapped("chain", listed(imputer.order_)),
         f"fitted      in {duration(elapsed)}, {count(len(history.loss), 'step')}, {end}",

@@ -413,6 +413,13 @@ def test_what_the_screen_shows(table: Path, capsys: pytest.CaptureFixture[str]) 
     assert isinstance(found["draws"], Imputations) and isinstance(found["imputer"], MGPImputer)
 
 
+def test_a_limit_of_steps_that_nobody_set_is_the_default(
+    table: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(table, "-o", table.parent / "out", "-m", 1, "--drop", "name", "note") == 0
+    assert " steps, the default\n" in capsys.readouterr().out
+
+
 def test_quiet_shows_nothing(table: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(table, "-o", table.parent / "out", *QUICK, "--quiet") == 0
     assert capsys.readouterr() == ("", "")
