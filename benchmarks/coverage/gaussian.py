@@ -158,6 +158,7 @@ DESIGNS: dict[str, Design] = {
     "g2_200": _design(functools.partial(draw_two, n=200), 2),
     "g2_3000": _design(functools.partial(draw_two, n=3000), 2),
     "g4_200": _design(functools.partial(draw_four, n=200), 4),
+    "few_25": Design(functools.partial(draw_four, n=25), analyse, 40, exact=exact),
     "g2_3000_seeds": _design(functools.partial(draw_two, n=3000), 2, seeds=8),
 }
-"""Designs by name: number of columns, then number of rows."""
+"""Designs by name; the last number is that of the rows."""

@@ -68,6 +68,7 @@ def test_complete_tables_estimate_the_truth_without_bias(name):
         ("product_50", {"x1": 0.5, "y": 0.5}),
         ("g2_200", {"a": 0.4, "b": 0.24}),
         ("g4_200", dict.fromkeys("abcd", 0.25)),
+        ("few_25", dict.fromkeys("abcd", 0.25)),
         ("slade", dict.fromkeys(["x1", "x2", "x3", "y"], 0.5)),
         ("mixed_2000", dict.fromkeys(["z1", "z2", "z3", "g", "t"], 1.1 / 3)),
         ("eleven_2000", dict.fromkeys(["z1", "z2", "z3", "c", "u", "v", "w"], 0.43)),
