@@ -49,7 +49,14 @@ def test_complete_rows_estimate_the_true_slope_without_bias(name):
     assert np.sqrt(variance) < 0.1 * abs(truth)
 
 
-@pytest.mark.parametrize("name", [*gaussian.DESIGNS, *slade.DESIGNS, *mixed.DESIGNS, *eleven.DESIGNS])
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        for name, design in (gaussian.DESIGNS | slade.DESIGNS | mixed.DESIGNS | eleven.DESIGNS).items()
+        if design.truth is not None
+    ],
+)
 def test_complete_tables_estimate_the_truth_without_bias(name):
     design = DESIGNS[name]
     n = max(1, 10_000 // len(design.draw(np.random.default_rng(0)).frame))
