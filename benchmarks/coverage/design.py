@@ -109,6 +109,16 @@ def regression(
     return analyse
 
 
+def equicorrelated(g: np.random.Generator, n: int, p: int, correlation: float) -> Numbers:
+    """Draw rows `[n, p]` of standard normal variables with equal correlations ≥ 0.
+
+    Rows are drawn from a shared variable and `p` own ones. NumPy's `multivariate_normal` rotates by the
+    eigenvectors of the covariance, which are not unique here: its rows depend on the processor.
+    """
+    shared, own = g.normal(size=(n, 1)), g.normal(size=(n, p))
+    return math.sqrt(correlation) * shared + math.sqrt(1 - correlation) * own
+
+
 def missing_at_random(g: np.random.Generator, score: Numbers, rate: float) -> Flags:
     """Draw missing cells `[n]`, more probable where an observed score `[n]` is larger."""
     shift = brentq(lambda a: expit(score + a).mean() - rate, -30, 30)

@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import expit
 
-from benchmarks.coverage.design import Design, Numbers, Table, regression
+from benchmarks.coverage.design import Design, Numbers, Table, equicorrelated, regression
 
 _FACTOR, _LEVELS = ["a", "b", "c"], ["p", "q", "r", "s"]
 _INCOMPLETE = ["z1", "z2", "z3", "c", "u", "v", "w"]
@@ -30,7 +30,7 @@ _RATE, _SLOPE = 0.43, 0.8
 
 def draw(g: np.random.Generator, n: int) -> Table:
     """Draw a table of n rows."""
-    z = g.multivariate_normal(np.zeros(4), np.full((4, 4), 0.4) + 0.6 * np.eye(4), n)
+    z = equicorrelated(g, n, 4, 0.4)
     complete = pd.DataFrame(z, columns=["z1", "z2", "z3", "z4"])
     level = np.digitize(0.7 * z[:, 0] + g.normal(size=n), [-0.6, 0.6])
     rank = np.digitize(0.5 * z[:, 1] + 0.5 * z[:, 2] + g.normal(size=n), [-0.8, 0, 0.8])

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from benchmarks.coverage.design import Design, Table, regression
+from benchmarks.coverage.design import Design, Table, equicorrelated, regression
 
 _LEVELS = {"f": 3, "h": 4, "k": 5}
 _INCOMPLETE = ["z1", "z2", "z3", "f", "h", "k", "u"]
@@ -25,7 +25,7 @@ _INCOMPLETE = ["z1", "z2", "z3", "f", "h", "k", "u"]
 
 def draw(g: np.random.Generator, n: int) -> Table:
     """Draw a table of n rows."""
-    z = g.multivariate_normal(np.zeros(4), np.full((4, 4), 0.4) + 0.6 * np.eye(4), n)
+    z = equicorrelated(g, n, 4, 0.4)
     complete = pd.DataFrame(z, columns=["z1", "z2", "z3", "z4"])
     for column, (name, levels) in enumerate(_LEVELS.items()):
         ranks = pd.Series(0.7 * z[:, column] + g.normal(size=n)).rank(pct=True)

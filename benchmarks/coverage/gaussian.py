@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from benchmarks.coverage.design import Analysis, Design, Flags, Numbers, Table
+from benchmarks.coverage.design import Analysis, Design, Flags, Numbers, Table, equicorrelated
 
 _CORRELATION = 0.6
 _UPPER = 0.9
@@ -22,8 +22,7 @@ _UPPER_SCORE = float(stats.norm.ppf(_UPPER))
 
 
 def _gaussian(g: np.random.Generator, n: int, p: int) -> pd.DataFrame:
-    covariance = np.full((p, p), _CORRELATION) + (1 - _CORRELATION) * np.eye(p)
-    return pd.DataFrame(g.multivariate_normal(np.zeros(p), covariance, n), columns=list("abcd"[:p]))
+    return pd.DataFrame(equicorrelated(g, n, p, _CORRELATION), columns=list("abcd"[:p]))
 
 
 def draw_two(g: np.random.Generator, n: int) -> Table:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from benchmarks.coverage.design import Design, Table, regression
+from benchmarks.coverage.design import Design, Table, equicorrelated, regression
 
 _LEVELS = ["a", "b", "c"]
 _INCOMPLETE = ["z1", "z2", "z3", "g", "t"]
@@ -23,7 +23,7 @@ _INCOMPLETE = ["z1", "z2", "z3", "g", "t"]
 
 def draw(g: np.random.Generator, n: int) -> Table:
     """Draw a table of n rows."""
-    z = g.multivariate_normal(np.zeros(4), np.full((4, 4), 0.5) + 0.5 * np.eye(4), n)
+    z = equicorrelated(g, n, 4, 0.5)
     complete = pd.DataFrame(z, columns=["z1", "z2", "z3", "z4"])
     level = np.digitize(z[:, 3] + g.normal(size=n), [-0.6, 0.6])
     true = z[:, 2] + g.normal(size=n) > 0

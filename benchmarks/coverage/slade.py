@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from benchmarks.coverage.design import Design, Flags, Numbers, Table, regression
+from benchmarks.coverage.design import Design, Flags, Numbers, Table, equicorrelated, regression
 from benchmarks.coverage.gaussian import conditional, draw_moments
 
 _REGRESSORS = ["x1", "x2", "x3", "x4"]
@@ -34,7 +34,7 @@ Terms = Callable[[Numbers], Numbers]
 
 def draw(g: np.random.Generator) -> Table:
     """Draw a table."""
-    X = g.multivariate_normal(np.zeros(4), np.full((4, 4), 0.5) + 0.5 * np.eye(4), _ROWS)
+    X = equicorrelated(g, _ROWS, 4, 0.5)
     complete = pd.DataFrame(X, columns=_REGRESSORS)
     complete["y"] = 0.3 * X.sum(1) + 0.3 * X[:, 0] * X[:, 1] + g.normal(size=_ROWS)
     incomplete = ["y", "x1", "x2", "x3"]

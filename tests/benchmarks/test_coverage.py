@@ -24,7 +24,7 @@ from benchmarks.coverage import (
     slade,
     summary,
 )
-from benchmarks.coverage.design import Analysis, Design, Table, least_squares
+from benchmarks.coverage.design import Analysis, Design, Table, equicorrelated, least_squares
 from benchmarks.coverage.designs import DESIGNS, matching
 from benchmarks.coverage.methods import METHODS
 
@@ -36,6 +36,12 @@ def complete(design, n_tables):
 
 
 # ----------------------------------------------------------------------------------------------- designs
+
+
+def test_equicorrelated_columns_have_unit_variances_and_equal_correlations():
+    rows = equicorrelated(np.random.default_rng(0), 50_000, 3, 0.4)
+    np.testing.assert_allclose(rows.mean(0), 0, atol=0.02)
+    np.testing.assert_allclose(np.cov(rows.T), 0.4 + 0.6 * np.eye(3), atol=0.03)
 
 
 @pytest.mark.parametrize("name", curves.DESIGNS)
