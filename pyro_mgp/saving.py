@@ -367,7 +367,7 @@ class _Parts:
             both = [*of_link, start] if start else of_link
             fits = all(len(each.lengthscales) == len(link.inputs) for each in both)
             check(fits, f"{link.name!r} has other lengthscales than inputs")
-            shared = {(each.freedom, each.scale, each.cut, each.inflation) for each in of_link}
+            shared = {dataclasses.replace(each, lengthscales=(), nugget=1.0) for each in of_link}
             check(len(shared) <= 1, f"{link.name!r} has metrics with different hyperparameters")
             check(not both or 1 <= k <= min(n_known, MAX_NEIGHBOURS), f"{link.name!r} lacks neighbours")
         rows, residuals = tensors["near.rows"], tensors["near.residuals"]

@@ -28,7 +28,6 @@ from pyro_mgp.model.likelihoods import (
     Observation,
     Quantity,
     Truncated,
-    draw_truncated,
     mean_under_normal,
 )
 
@@ -58,6 +57,13 @@ class Moments:
         parts = {each.name: getattr(self, each.name) for each in fields(self)}
         where = (slice(None),) * dim + (which,)
         return Moments(**{name: part[where] for name, part in parts.items() if part is not None})
+
+    def scaled(self, factors: Tensor) -> Moments:
+        """Return the moments with variances scaled that observations do not share, `[S, n]`."""
+        if self.own is None:
+            return replace(self, variance=self.variance * factors)
+        own = self.own * factors
+        return replace(self, variance=self.variance + own - self.own, own=own)
 
     def standard(self, variance: Tensor, eps: Tensor) -> Tensor:
         """Return standardised deviations of observations with this variance, from normal numbers."""
@@ -129,15 +135,12 @@ class Conditional:
         """
         variance = self._variance(moments)
         deviation, observation = moments.standard(variance, eps), self.observation_at(moments)
-        if limits is not None and (observation is None or isinstance(observation, Truncated)):
-            lower, upper = limits.unbind(-1)
-            if observation is not None:
-                lower, upper = lower.clamp(min=observation.low), upper.clamp(max=observation.high)
-            uniform = torch.special.ndtr(deviation)
-            return draw_truncated(moments.mean, variance + LEAST_VARIANCE, lower, upper, uniform)
-        if observation is None:
+        if observation is None and limits is None:
             return gaussian_draw(moments.mean, variance, deviation)
-        return observation.draw(moments.mean, variance, torch.special.ndtr(deviation))
+        uniform, observation = torch.special.ndtr(deviation), observation or Truncated()
+        if isinstance(observation, Truncated):
+            return observation.draw(moments.mean, variance + LEAST_VARIANCE, uniform, limits)
+        return observation.draw(moments.mean, variance, uniform)
 
     def expectation(self, moments: Moments, of: Quantity | None = None) -> Tensor:
         """Return the mean of the observations, or of a function of them, `[S, n]`."""

@@ -8,10 +8,12 @@ estimated from the same neighbours, as in a Student-t process (Shah, Wilson and 
     m(x) = cᵀ C⁻¹ e_N,   v(x) = 1 + η - cᵀ C⁻¹ c,   a(x) = (ν a₀ + e_Nᵀ C⁻¹ e_N) / (ν + k)
     y | x ~ N(μ(x) + m(x), τ² a(x) v(x))
 
-If an imputation has drawn its own function f, then f replaces μ, and e_N + μ_N - f_N replaces e_N in m. In
-columns with outliers the innovations L⁻¹e_N are clipped at a multiple of their typical size, as in robust
-filters (Masreliez and Martin 1977). The neighbours of a cell are selected at the fill from which sweeps start
-(see `sequential_fill`), so that C is factorised once for all sweeps.
+Neighbours that agree may be wrong together. Where held-out cells are more probable so, the distribution is a
+contaminated normal: a tenth of the cells has four times this standard deviation. If an imputation has drawn
+its own function f, then f replaces μ, and e_N + μ_N - f_N replaces e_N in m. In columns with outliers the
+innovations L⁻¹e_N are clipped at a multiple of their typical size, as in robust filters (Masreliez and
+Martin 1977). The neighbours of a cell are selected at the fill from which sweeps start (see
+`sequential_fill`), so that C is factorised once for all sweeps.
 """
 
 from __future__ import annotations
@@ -57,6 +59,7 @@ class LocalGPParams:
     scale: float  # prior guess a₀ of the local scale, squared standardised units
     cut: float | None = None  # bound on innovations, in multiples of their typical size; None for none
     inflation: float = 1.0  # inflation τ of the standard deviation, calibrated on held-out cells
+    contaminated: bool = False  # whether some cells deviate by more, as held-out cells do
     gain: float = 0.0  # share of the sparse GP's CRPS that it removes
 
     @classmethod

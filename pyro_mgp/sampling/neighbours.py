@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from torch import Tensor
 from pyro_mgp._support.tiles import filled_up
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.conditional import Conditional, Moments
-from pyro_mgp.model.likelihoods import Category
+from pyro_mgp.model.likelihoods import Category, Contaminated, Observation, Truncated
 from pyro_mgp.sampling.discrete_support import is_nearest
 from pyro_mgp.sampling.local_gp import DECIMALS, LocalLink, LocalPosterior, ParamsPerLink
 from pyro_mgp.sampling.residual_process import ResidualProcess
@@ -111,6 +112,23 @@ class LocalConditional(Conditional):
         """Return the moments of the cells' observations on S paths, given the cells' rows `[S, c, D]`."""
         local = self.local.moments(rows)
         return replace(local, mean=self.sparse.mean(rows) + local.mean)
+
+    def observed_as(self, observation: Observation | None, *, noisy: bool = True) -> Self:
+        """Return the conditional with an observation model, contaminated if the local GP says so."""
+        if self.local.posteriors[0].local.params.contaminated:
+            if observation is None:
+                observation = Contaminated()
+            elif isinstance(observation, Truncated):
+                observation = Contaminated(observation.low, observation.high)
+        return super().observed_as(observation, noisy=noisy)
+
+    def draw(self, moments: Moments, eps: Tensor, limits: Tensor | None = None) -> Tensor:
+        """Draw observations as `Conditional.draw` does; what cells share is not contaminated."""
+        if not isinstance(self.observation, Contaminated):
+            return super().draw(moments, eps, limits)
+        factors = self.observation.factors(torch.special.ndtr(eps))
+        component = replace(self, observation=self.observation.component)
+        return Conditional.draw(component, moments.scaled(factors), eps, limits)
 
     def functions(self, rows: Tensor) -> Tensor:
         """Return the functions of the sparse GP at any rows."""

@@ -24,7 +24,6 @@ from torch import Tensor
 from torch.distributions import Normal
 
 from pyro_mgp._support.keyed_noise import KeyedNoise
-from pyro_mgp._support.normal import log_between
 from pyro_mgp.data.cells import numbers_of
 from pyro_mgp.data.codecs import ColumnCodec
 from pyro_mgp.data.codecs.kinds import as_continuous
@@ -215,14 +214,8 @@ class _Predicted:
 
     def log_between(self, low: Tensor, high: Tensor) -> Tensor:
         """Return the log probability `[m, c]` of the intervals between standardised numbers `[c]`."""
-
-        def log_mass(low: Tensor | float, high: Tensor | float) -> Tensor:
-            spread = self.variance.sqrt()
-            return log_between((low - self.mean) / spread, (high - self.mean) / spread)
-
-        bounds = self.observation
-        ends = (bounds.low, bounds.high) if isinstance(bounds, Truncated) else (-math.inf, math.inf)
-        return log_mass(low.clamp(*ends), high.clamp(*ends)) - log_mass(*ends)
+        observation = self.observation if isinstance(self.observation, Truncated) else Truncated()
+        return observation.log_mass(low, high, self.mean, self.variance)
 
 
 def _replicate(

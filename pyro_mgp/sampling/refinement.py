@@ -15,18 +15,20 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributions import Normal
 
 from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.inference.gibbs_chains import burn_in
 from pyro_mgp.model.chain import Noise
 from pyro_mgp.model.conditional import Moments
 from pyro_mgp.model.kernels import lengthscales
+from pyro_mgp.model.likelihoods import Contaminated, Observation, Truncated
 from pyro_mgp.model.likelihoods.levels import nearest_value
 from pyro_mgp.model.limited_cells import clamped
 from pyro_mgp.model.local_parameters import local_parameters
@@ -78,8 +80,8 @@ _COMPONENTS, _OF_SEVERAL, _COUNTED = 16, 24, 4
 _INFLATIONS = tuple(1.1**step for step in range(-13, 18))
 # Prior standard deviation of log τ.
 _EXPECTED_INFLATION = 0.2
-# Limits to the influence of a held-out cell: a density at four standard deviations, a probability of 0.001.
-_FARTHEST = 0.5 * 4.0**2 + 0.5 * math.log(2 * math.pi)
+# Limits to the influence of a held-out cell: a density far from the mean, and a probability of 0.001.
+_FARTHEST = 12.0
 _LEAST_LIKELY = math.log(1e-3)
 # Largest leverage of a cell, and smallest standard deviation, where neighbours agree to the last digit.
 _MAX_LEVERAGE, _TINY = 0.9, 1e-8
@@ -407,8 +409,8 @@ class _Fit:
                 mean = at.mean - (self.leave_one_out(i, cells).residuals - residual)
                 support = supports[i]
                 support = support if support is None else support.given(at.counts)
-                inflation = _inflation(mean, at.variance, values, support)
-            links.append([replace(own, params=replace(own.params, inflation=inflation)) for own in metrics])
+                changes = _spread(mean, at.variance, values, support)
+            links.append([replace(own, params=replace(own.params, **changes)) for own in metrics])
         return replace(found, links=links)
 
     def impute_held_out(
@@ -463,22 +465,27 @@ def _scores(
     return crps(cells.residuals, mean, variance)[0]
 
 
-def _inflation(
+def _spread(
     mean: Tensor, variance: Tensor, values: Tensor, support: DiscreteSupport | None = None
-) -> float:
-    """Return the posterior mode of the inflation τ, given values `[c]` and mixture components `[K, c]`."""
+) -> dict[str, Any]:
+    """Return the most probable inflation τ, and whether the law is contaminated, by their names.
+
+    Takes values `[c]` of held-out cells, and the components of their predictive mixtures, `[K, c]`.
+    """
     if len(values) == 0:
-        return 1.0
-    lowest, likelihoods = _LEAST_LIKELY, []
-    if support is None:
-        lowest = float(-variance.clamp(min=_TINY**2).log().median() / 2 - _FARTHEST)
-    for inflation in _INFLATIONS:
-        if support is None:
-            components = Normal(mean, inflation * variance.sqrt().clamp(min=_TINY)).log_prob(values)
-        else:
-            components = support.log_prob(values, mean, inflation**2 * variance)
+        return {}
+    variance, lowest = variance.clamp(min=_TINY**2), _LEAST_LIKELY
+    laws: dict[bool, Observation] = {False: Truncated(), True: Contaminated()}
+    if support is not None:
+        laws = {False: support}
+    else:
+        lowest = float(-variance.log().median() / 2 - _FARTHEST)
+    found = []
+    for (contaminated, law), inflation in itertools.product(laws.items(), _INFLATIONS):
+        components = law.log_prob(values, mean, inflation**2 * variance)
         density = components.logsumexp(0) - math.log(len(mean))
-        likelihoods.append(density.clamp(min=lowest).sum())
-    # The prior of τ is log-normal around one.
-    prior = (torch.tensor(_INFLATIONS).log() / _EXPECTED_INFLATION).square() / 2
-    return _INFLATIONS[int((torch.stack(likelihoods).cpu() - prior).argmax())]
+        # The prior of τ is log-normal around one.
+        prior = (math.log(inflation) / _EXPECTED_INFLATION) ** 2 / 2
+        log_probability = float(density.clamp(min=lowest).sum()) - prior
+        found.append((log_probability, {"inflation": inflation, "contaminated": contaminated}))
+    return max(found, key=operator.itemgetter(0))[1]

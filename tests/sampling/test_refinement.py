@@ -23,8 +23,8 @@ from pyro_mgp.sampling.refinement import (
     _N_WORST,
     _candidates,
     _Fit,
-    _inflation,
     _scores,
+    _spread,
     refine,
 )
 from pyro_mgp.sampling.sampler import Sampler
@@ -38,22 +38,26 @@ def wave(n_rows: int) -> pd.DataFrame:
     return pd.DataFrame({"x": x, "y": np.sin(2 * x) + 0.2 * generator.normal(size=n_rows)})
 
 
-def test_the_inflation_is_the_ratio_of_spreads() -> None:
-    errors = 1.7 * torch.randn(4000).double()
-    found = _inflation(torch.zeros(8, 4000).double(), torch.ones(8, 4000).double(), errors)
-    assert found == pytest.approx(1.7, rel=0.06)
+@pytest.mark.parametrize("contaminated", [False, True])
+def test_the_inflation_is_the_ratio_of_spreads(contaminated: bool) -> None:
+    outlying = contaminated & (torch.rand(4000) < 0.1)
+    errors = 1.7 * (torch.randn(4000) * torch.where(outlying, 4.0, 1.0)).double()
+    found = _spread(torch.zeros(8, 4000).double(), torch.ones(8, 4000).double(), errors)
+    assert found["inflation"] == pytest.approx(1.7, rel=0.06)
+    assert found["contaminated"] == contaminated
 
 
-def test_the_inflation_is_one_without_cells() -> None:
+def test_nothing_changes_without_cells() -> None:
     nothing = torch.zeros(8, 0).double()
-    assert _inflation(nothing, nothing, nothing[0]) == 1.0
+    assert _spread(nothing, nothing, nothing[0]) == {}
 
 
 def test_paths_that_differ_need_no_inflation() -> None:
     """Narrow components at ±1 cover cells at ±1, for which a single Gaussian would need an inflation."""
     mean = torch.tensor([[1.0], [-1.0]]).double().expand(2, 500)
     values = torch.where(torch.rand(500) < 0.5, 1.0, -1.0).double() + 0.01 * torch.randn(500).double()
-    assert _inflation(mean, torch.full((2, 500), 1e-4).double(), values) == pytest.approx(1.0, rel=0.11)
+    found = _spread(mean, torch.full((2, 500), 1e-4).double(), values)
+    assert found["inflation"] == pytest.approx(1.0, rel=0.11) and not found["contaminated"]
 
 
 def test_candidates_scored_together_equal_those_scored_alone() -> None:
@@ -292,7 +296,8 @@ def test_overconfident_discrete_predictions_are_inflated() -> None:
     few = DiscreteSupport(torch.arange(-3.0, 4.0).double(), torch.zeros(7).double(), torch.ones(7) / 7, 1.0)
     mean = torch.randn(1, 3000).double().expand(4, -1)
     values = few.draw(mean[0], torch.ones(3000).double(), torch.rand(3000).double())
-    assert _inflation(mean, torch.full_like(mean, 0.25), values, few) == pytest.approx(2.0, rel=0.1)
+    found = _spread(mean, torch.full_like(mean, 0.25), values, few)
+    assert found["inflation"] == pytest.approx(2.0, rel=0.1) and not found["contaminated"]
 
 
 def test_refine_without_neighbours_and_values_returns_nothing() -> None:

@@ -18,6 +18,7 @@ from pyro_mgp.model.likelihoods.base import (
 from pyro_mgp.model.likelihoods.count import CountScale, NegativeBinomial
 from pyro_mgp.model.likelihoods.levels import Category, Ordinal
 from pyro_mgp.model.likelihoods.numeric import (
+    Contaminated,
     ExpectedNormal,
     ExpectedStudentT,
     Gaussian,
@@ -35,6 +36,7 @@ __all__ = [
     "MIN_NOISE",
     "Category",
     "Compound",
+    "Contaminated",
     "CountScale",
     "Drawn",
     "ExpectedNormal",

@@ -12,6 +12,7 @@ and Vehtari, NIPS 2009).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -22,6 +23,7 @@ from pyro.nn import PyroParam
 from torch import Tensor
 from torch.distributions import constraints
 
+from pyro_mgp._support.keyed_noise import further_uniform
 from pyro_mgp._support.normal import log_between
 from pyro_mgp.model.likelihoods.base import MIN_NOISE, Drawn, Quantity, Scored, draw_truncated
 from pyro_mgp.model.likelihoods.variates import gamma_variates
@@ -36,6 +38,10 @@ _FIRST_FREEDOM, _LEAST_FREEDOM = 4.0, 2.0
 _FARTHEST = 1e6
 # Number of quantiles over which an expectation is averaged.
 _QUANTILES = 64
+# Factors of the variance in a contaminated normal distribution, and their probabilities.
+_FACTORS, _WEIGHTS = (1.0, 16.0), (0.9, 0.1)
+# Binary digits of a uniform number from which others are hashed, as a factor.
+_FEW_DIGITS = 2.0**26
 
 
 class ExpectedNormal(Scored):
@@ -180,12 +186,14 @@ class WithinLimits(TorchDistribution):
 class Truncated:
     """Normal distribution truncated to an interval with ends in standardised units, which may be infinite."""
 
-    low: float
-    high: float
+    low: float = -math.inf
+    high: float = math.inf
 
-    def draw(self, mean: Tensor, variance: Tensor, uniform: Tensor) -> Tensor:
-        """Draw observations by means of uniform numbers."""
+    def draw(self, mean: Tensor, variance: Tensor, uniform: Tensor, limits: Tensor | None = None) -> Tensor:
+        """Draw observations by means of uniform numbers, within limits of cells, `[n, 2]`, if given."""
         low, high = (mean.new_tensor(bound) for bound in (self.low, self.high))
+        if limits is not None:
+            low, high = limits[..., 0].clamp(min=low), limits[..., 1].clamp(max=high)
         return draw_truncated(mean, variance, low, high, uniform)
 
     def log_prob(self, value: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
@@ -195,11 +203,67 @@ class Truncated:
         away = (value - mean) / spread
         return -0.5 * (away.square() + (2 * math.pi * variance).log()) - log_between(low, high)
 
+    def log_mass(self, low: Tensor, high: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        """Return the log probability of observations between two numbers, which may be infinite."""
+
+        def log_mass(low: Tensor | float, high: Tensor | float) -> Tensor:
+            spread = variance.sqrt()
+            return log_between((low - mean) / spread, (high - mean) / spread)
+
+        ends = self.low, self.high
+        return log_mass(low.clamp(*ends), high.clamp(*ends)) - log_mass(*ends)
+
     def expectation(self, mean: Tensor, variance: Tensor, of: Quantity | None = None) -> Tensor:
         """Return the expectation of the observations, or of a function of them, `[...]`."""
         places = (torch.arange(_QUANTILES, dtype=mean.dtype, device=mean.device) + 0.5) / _QUANTILES
         values = self.draw(mean[..., None], variance[..., None], places.expand(*mean.shape, _QUANTILES))
         return (values if of is None else of(values)).mean(-1)
+
+
+@dataclass(frozen=True)
+class Contaminated(Truncated):
+    """Mixture of two truncated normal distributions with the same mean (Tukey 1960).
+
+    A tenth of the observations has four times the standard deviation. Draws do not increase with their
+    uniform numbers.
+    """
+
+    def factors(self, uniform: Tensor) -> Tensor:
+        """Choose factors of the variance by uniform numbers, independently of their size."""
+        # Hashed from a few digits: rounding of the last ones must not change them.
+        few = ((uniform * _FEW_DIGITS).floor() + 0.5) / _FEW_DIGITS
+        narrow, wide = _FACTORS
+        return torch.where(further_uniform(few, 0) < _WEIGHTS[1], wide, narrow).to(uniform)
+
+    @property
+    def component(self) -> Truncated:
+        """Distribution of observations with a variance that was chosen."""
+        return Truncated(self.low, self.high)
+
+    def draw(self, mean: Tensor, variance: Tensor, uniform: Tensor, limits: Tensor | None = None) -> Tensor:
+        """Draw observations by means of uniform numbers, within limits of cells, `[n, 2]`, if given."""
+        return super().draw(mean, variance * self.factors(uniform), uniform, limits)
+
+    def log_prob(self, value: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        """Return the log density of values within the interval."""
+        return self._mixed(lambda factor: self.component.log_prob(value, mean, factor * variance))
+
+    def log_mass(self, low: Tensor, high: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        """Return the log probability of observations between two numbers, which may be infinite."""
+        return self._mixed(lambda factor: self.component.log_mass(low, high, mean, factor * variance))
+
+    def expectation(self, mean: Tensor, variance: Tensor, of: Quantity | None = None) -> Tensor:
+        """Return the expectation of the observations, or of a function of them, `[...]`."""
+        if of is None and math.isinf(self.low) and math.isinf(self.high):
+            return mean
+        parts = [self.component.expectation(mean, factor * variance, of) for factor in _FACTORS]
+        return _WEIGHTS[0] * parts[0] + _WEIGHTS[1] * parts[1]
+
+    @staticmethod
+    def _mixed(log_probability: Callable[[float], Tensor]) -> Tensor:
+        """Return the log of the weighted sum of probabilities under both factors of the variance."""
+        parts = [math.log(w) + log_probability(factor) for w, factor in zip(_WEIGHTS, _FACTORS, strict=True)]
+        return torch.logaddexp(*parts)
 
 
 @dataclass(frozen=True)
