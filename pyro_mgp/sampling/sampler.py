@@ -30,7 +30,7 @@ from pyro_mgp.inference.random_effects import with_effects, without_effects
 from pyro_mgp.model.chain import Chain, Noise, Precision
 from pyro_mgp.model.conditional import Conditional, Moments, Shifted
 from pyro_mgp.model.likelihoods import Observation, TwoPart
-from pyro_mgp.model.likelihoods.numeric import GaussianMixture
+from pyro_mgp.model.likelihoods.numeric import Contaminated, GaussianMixture
 from pyro_mgp.model.limited_cells import clamped, informative_cells
 from pyro_mgp.model.once_per_group import first_rows
 from pyro_mgp.model.sequential_chain import SequentialChain
@@ -269,15 +269,17 @@ class Sampler:
     @torch.no_grad()
     def target(self, rows: EncodedTable, imputations: Sequence[int]) -> GaussianMixture:
         """Return the predictive distribution, with noise, of the target: the column of the last link."""
-        parts = []
+        parts, law = [], None
         for here in self._slices(rows, len(imputations)):
             batch = self._batch(rows, here)
             sweeps = islice(self._all_sweeps(batch, imputations), burn_in(self.chain.n_sweeps), None)
-            counted = [(visited[-1], conditionals[-1].noise) for conditionals, _, visited in sweeps]
+            counted = [(visited[-1], conditionals[-1]) for conditionals, _, visited in sweeps]
             n_rows = here.stop - here.start
-            variance = torch.cat([at.variance + noise for at, noise in counted])
+            variance = torch.cat([at.variance + conditional.noise for at, conditional in counted])
             parts.append((torch.cat([at.mean for at, _ in counted])[:, :n_rows], variance[:, :n_rows]))
-        return GaussianMixture(*(torch.cat(part, dim=1) for part in zip(*parts, strict=True)))
+            law = counted[-1][1].observation
+        moments = [torch.cat(part, dim=1) for part in zip(*parts, strict=True)]
+        return law.mixture(*moments) if isinstance(law, Contaminated) else GaussianMixture(*moments)
 
     def _with_noise(self, filled: Tensor, rows: EncodedTable, imputations: Sequence[int]) -> Tensor:
         """Add observation noise to function values in missing cells, if links propagate functions only."""

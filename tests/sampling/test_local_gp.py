@@ -212,13 +212,33 @@ def test_local_gps_of_several_metrics_use_the_residuals_of_their_functions() -> 
 
 @pytest.mark.parametrize("joint", [True, False])
 def test_imputations_agree_close_to_training_rows(joint: bool) -> None:
-    frame = repeated()
-    imputer, held_out = fit(frame, engine=Engine(joint_draws=joint))
-    draws, truth = np.asarray(imputer.impute(m=100).values["y"]), frame["y"][held_out].to_numpy()
-    low, high = np.quantile(draws, [0.025, 0.975], axis=0, method="weibull")
-    assert 0.92 < np.mean((low <= truth) & (truth <= high)) < 0.99
-    # If the spread of drawn functions were added to the local variance, coverage would be 0.98.
-    assert np.median(high - low) < 0.5 * frame["y"].std()
+    inside, spread = [], repeated()["y"].std()
+    for seed in range(3):
+        frame = repeated(seed=seed)
+        imputer, held_out = fit(frame, engine=Engine(joint_draws=joint))
+        draws, truth = np.asarray(imputer.impute(m=100).values["y"]), frame["y"][held_out].to_numpy()
+        low, high = np.quantile(draws, [0.025, 0.975], axis=0, method="weibull")
+        inside.append((low <= truth) & (truth <= high))
+        # If the spread of drawn functions were added to the local variance, these would be wider.
+        assert np.median(high - low) < 0.5 * spread
+    assert 0.93 < np.mean(np.concatenate(inside)) < 0.99
+
+
+@pytest.mark.parametrize("factor", [1.0, 6.0])
+def test_predictions_have_the_shape_of_the_errors(factor: float) -> None:
+    """A tenth of the errors is `factor` times as large."""
+
+    def noisy(seed: int) -> pd.DataFrame:
+        frame, generator = repeated(1500, seed), np.random.default_rng(seed + 50)
+        widths = np.where(generator.random(len(frame)) < 0.1, factor, 1.0)
+        return frame.assign(y=frame["y"] + 0.05 * widths * generator.standard_normal(len(frame)))
+
+    train, new = noisy(0), noisy(1)
+    imputer = MGPImputer(random_state=0).fit(train[["x", "z"]], train["y"])
+    assert factor == 1 or imputer.model_.neighbours.links[-1][0].params.contaminated
+    for level, least, most in ((0.95, 0.92, 0.98), (0.5, 0.45, 0.6)):
+        at = imputer.predict(new[["x", "z"]], level=level)
+        assert least < new["y"].between(at["lower"], at["upper"]).mean() < most
 
 
 def test_lengthscales_follow_the_active_dims_of_kernel_parts() -> None:

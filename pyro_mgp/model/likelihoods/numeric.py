@@ -228,6 +228,12 @@ class Contaminated(Truncated):
     uniform numbers.
     """
 
+    def mixture(self, mean: Tensor, variance: Tensor) -> GaussianMixture:
+        """Return the mixture of normal distributions with K means and variances, `[K, n]`, not truncated."""
+        parts = [mean.new_full((len(mean), 1), weight / len(mean)) for weight in _WEIGHTS]
+        variances = torch.cat([factor * variance for factor in _FACTORS])
+        return GaussianMixture(mean.repeat(len(_FACTORS), 1), variances, torch.cat(parts))
+
     def factors(self, uniform: Tensor) -> Tensor:
         """Choose factors of the variance by uniform numbers, independently of their size."""
         # Hashed from a few digits: rounding of the last ones must not change them.
@@ -268,18 +274,21 @@ class Contaminated(Truncated):
 
 @dataclass(frozen=True)
 class GaussianMixture:
-    """Predictive distribution of n cells as an equally weighted mixture of K Gaussians."""
+    """Predictive distribution of n cells as a mixture of K Gaussians."""
 
     mean: Tensor  # means of the components, `[K, n]`
     variance: Tensor  # variances of the components, `[K, n]`
+    weights: Tensor | None = (
+        None  # weights of the components, `[K, 1]`, which sum to one; None for equal ones
+    )
 
     def expectation(self) -> Tensor:
         """Return the mean of each cell, `[n]`."""
-        return self.mean.mean(0)
+        return self._average(self.mean)
 
     def standard_deviation(self) -> Tensor:
         """Return the standard deviation of each cell, `[n]`."""
-        return (self.variance.mean(0) + self.mean.var(0, correction=0)).sqrt()
+        return self._average(self.variance + (self.mean - self.expectation()).square()).sqrt()
 
     def quantile(self, level: float) -> Tensor:
         """Return the quantile of each cell `[n]`, by bisection to about 1e-9 of its range."""
@@ -288,6 +297,10 @@ class GaussianMixture:
         high = (self.mean + 10 * scale).amax(0)
         for _ in range(60):
             middle = (low + high) / 2
-            below = torch.special.ndtr((middle - self.mean) / scale).mean(0) < level
+            below = self._average(torch.special.ndtr((middle - self.mean) / scale)) < level
             low, high = torch.where(below, middle, low), torch.where(below, high, middle)
         return (low + high) / 2
+
+    def _average(self, parts: Tensor) -> Tensor:
+        """Return the weighted mean of the components, `[K, n]`."""
+        return parts.mean(0) if self.weights is None else (self.weights * parts).sum(0)

@@ -65,6 +65,16 @@ def test_expectations(low: float, high: float) -> None:
         assert found == pytest.approx(expected, abs=0.02)
 
 
+def test_the_mixture_with_several_means() -> None:
+    mean, variance = torch.randn(3, 4).double(), torch.rand(3, 4).double() + 0.1
+    found = Contaminated().mixture(mean, variance)
+    low = found.quantile(0.05)
+    densities = Contaminated().log_mass(torch.full_like(mean, -math.inf), low.expand_as(mean), mean, variance)
+    torch.testing.assert_close(densities.exp().mean(0), torch.full((4,), 0.05).double(), rtol=1e-6, atol=0)
+    expected = (2.5 * variance).mean(0) + mean.var(0, correction=0)
+    torch.testing.assert_close(found.standard_deviation().square(), expected)
+
+
 def test_the_last_digits_of_uniform_numbers_do_not_choose() -> None:
     numbers, model = uniform(5_000), Contaminated()
     inside = (numbers * 2.0**26) % 1
