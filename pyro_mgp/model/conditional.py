@@ -24,6 +24,7 @@ from pyro_mgp.model.kernel_stack import ColumnTerms, KernelStack
 from pyro_mgp.model.kernels import Matern32, Trend, matern32_of_square, squared_distances
 from pyro_mgp.model.likelihoods import (
     LEAST_VARIANCE,
+    Contaminated,
     LocalObservation,
     Observation,
     Quantity,
@@ -133,6 +134,10 @@ class Conditional:
 
         Cells may have limits, `[n, 2]`, unless their observation model is neither Gaussian nor truncated.
         """
+        if isinstance(self.observation, Contaminated):
+            # What cells share is not contaminated.
+            scaled = moments.scaled(self.observation.factors(torch.special.ndtr(eps)))
+            return replace(self, observation=self.observation.component).draw(scaled, eps, limits)
         variance = self._variance(moments)
         deviation, observation = moments.standard(variance, eps), self.observation_at(moments)
         if observation is None and limits is None:

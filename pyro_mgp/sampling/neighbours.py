@@ -122,14 +122,6 @@ class LocalConditional(Conditional):
                 observation = Contaminated(observation.low, observation.high)
         return super().observed_as(observation, noisy=noisy)
 
-    def draw(self, moments: Moments, eps: Tensor, limits: Tensor | None = None) -> Tensor:
-        """Draw observations as `Conditional.draw` does; what cells share is not contaminated."""
-        if not isinstance(self.observation, Contaminated):
-            return super().draw(moments, eps, limits)
-        factors = self.observation.factors(torch.special.ndtr(eps))
-        component = replace(self, observation=self.observation.component)
-        return Conditional.draw(component, moments.scaled(factors), eps, limits)
-
     def functions(self, rows: Tensor) -> Tensor:
         """Return the functions of the sparse GP at any rows."""
         return self.sparse.functions(rows)
