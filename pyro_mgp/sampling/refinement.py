@@ -15,7 +15,6 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-import operator
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -480,12 +479,13 @@ def _spread(
         laws = {False: support}
     else:
         lowest = float(-variance.log().median() / 2 - _FARTHEST)
-    found = []
+    choices, scores = list[dict[str, Any]](), list[Tensor]()
     for (contaminated, law), inflation in itertools.product(laws.items(), _INFLATIONS):
         components = law.log_prob(values, mean, inflation**2 * variance)
         density = components.logsumexp(0) - math.log(len(mean))
         # The prior of τ is log-normal around one.
         prior = (math.log(inflation) / _EXPECTED_INFLATION) ** 2 / 2
-        log_probability = float(density.clamp(min=lowest).sum()) - prior
-        found.append((log_probability, {"inflation": inflation, "contaminated": contaminated}))
-    return max(found, key=operator.itemgetter(0))[1]
+        choices.append({"inflation": inflation, "contaminated": contaminated})
+        scores.append(density.clamp(min=lowest).sum() - prior)
+    # The host waits for a GPU once.
+    return choices[int(torch.stack(scores).argmax())]
