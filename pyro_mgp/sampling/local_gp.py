@@ -59,7 +59,7 @@ class LocalGPParams:
     scale: float  # prior guess a₀ of the local scale, squared standardised units
     cut: float | None = None  # bound on innovations, in multiples of their typical size; None for none
     inflation: float = 1.0  # inflation τ of the standard deviation, calibrated on held-out cells
-    contaminated: bool = False  # whether some cells deviate by more, as held-out cells do
+    contaminated: bool = False  # whether errors are contaminated normal, as those of held-out cells
     gain: float = 0.0  # share of the sparse GP's CRPS that it removes
 
     @classmethod

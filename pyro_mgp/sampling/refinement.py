@@ -79,7 +79,8 @@ _COMPONENTS, _OF_SEVERAL, _COUNTED = 16, 24, 4
 _INFLATIONS = tuple(1.1**step for step in range(-13, 18))
 # Prior standard deviation of log τ.
 _EXPECTED_INFLATION = 0.2
-# Limits to the influence of a held-out cell: a density far from the mean, and a probability of 0.001.
+# Limits to the influence of a held-out cell: a negative log density in its standard deviations (that of a
+# normal distribution at 4.7 of these, of a contaminated one at 15), and a probability of 0.001.
 _FARTHEST = 12.0
 _LEAST_LIKELY = math.log(1e-3)
 # Largest leverage of a cell, and smallest standard deviation, where neighbours agree to the last digit.
@@ -467,21 +468,21 @@ def _scores(
 def _spread(
     mean: Tensor, variance: Tensor, values: Tensor, support: DiscreteSupport | None = None
 ) -> dict[str, Any]:
-    """Return the most probable inflation τ, and whether the law is contaminated, by their names.
+    """Return the most probable inflation τ, and whether errors are contaminated normal, by field.
 
     Takes values `[c]` of held-out cells, and the components of their predictive mixtures, `[K, c]`.
     """
     if len(values) == 0:
         return {}
     variance, lowest = variance.clamp(min=_TINY**2), _LEAST_LIKELY
-    laws: dict[bool, Observation] = {False: Truncated(), True: Contaminated()}
+    distributions: dict[bool, Observation] = {False: Truncated(), True: Contaminated()}
     if support is not None:
-        laws = {False: support}
+        distributions = {False: support}
     else:
         lowest = float(-variance.log().median() / 2 - _FARTHEST)
     choices, scores = list[dict[str, Any]](), list[Tensor]()
-    for (contaminated, law), inflation in itertools.product(laws.items(), _INFLATIONS):
-        components = law.log_prob(values, mean, inflation**2 * variance)
+    for (contaminated, of_errors), inflation in itertools.product(distributions.items(), _INFLATIONS):
+        components = of_errors.log_prob(values, mean, inflation**2 * variance)
         density = components.logsumexp(0) - math.log(len(mean))
         # The prior of τ is log-normal around one.
         prior = (math.log(inflation) / _EXPECTED_INFLATION) ** 2 / 2

@@ -269,7 +269,7 @@ class Sampler:
     @torch.no_grad()
     def target(self, rows: EncodedTable, imputations: Sequence[int]) -> GaussianMixture:
         """Return the predictive distribution, with noise, of the target: the column of the last link."""
-        parts, law = [], None
+        parts, errors = [], None
         for here in self._slices(rows, len(imputations)):
             batch = self._batch(rows, here)
             sweeps = islice(self._all_sweeps(batch, imputations), burn_in(self.chain.n_sweeps), None)
@@ -277,9 +277,9 @@ class Sampler:
             n_rows = here.stop - here.start
             variance = torch.cat([at.variance + conditional.noise for at, conditional in counted])
             parts.append((torch.cat([at.mean for at, _ in counted])[:, :n_rows], variance[:, :n_rows]))
-            law = counted[-1][1].observation
+            errors = counted[-1][1].observation
         moments = [torch.cat(part, dim=1) for part in zip(*parts, strict=True)]
-        return law.mixture(*moments) if isinstance(law, Contaminated) else GaussianMixture(*moments)
+        return errors.mixture(*moments) if isinstance(errors, Contaminated) else GaussianMixture(*moments)
 
     def _with_noise(self, filled: Tensor, rows: EncodedTable, imputations: Sequence[int]) -> Tensor:
         """Add observation noise to function values in missing cells, if links propagate functions only."""

@@ -251,7 +251,7 @@ class Contaminated(Truncated):
         return super().draw(mean, variance * self.factors(uniform), uniform, limits)
 
     def log_prob(self, value: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        """Return the log density of values within the interval."""
+        """Return the log density of values within the interval, the components mixed."""
         return self._mixed(lambda factor: self.component.log_prob(value, mean, factor * variance))
 
     def log_mass(self, low: Tensor, high: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
@@ -278,9 +278,7 @@ class GaussianMixture:
 
     mean: Tensor  # means of the components, `[K, n]`
     variance: Tensor  # variances of the components, `[K, n]`
-    weights: Tensor | None = (
-        None  # weights of the components, `[K, 1]`, which sum to one; None for equal ones
-    )
+    weights: Tensor | None = None  # their weights, `[K, 1]`, which sum to one; None for equal ones
 
     def expectation(self) -> Tensor:
         """Return the mean of each cell, `[n]`."""
