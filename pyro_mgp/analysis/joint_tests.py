@@ -108,7 +108,7 @@ def barnard_rubin(
     `share` is λ, of any shape, `df_complete` ν_com, and `large_sample` replaces ν_old.
     """
     if large_sample is None:
-        with np.errstate(divide="ignore"):
+        with np.errstate(divide="ignore", over="ignore"):  # they are infinite in the limit
             large_sample = (m - 1) / np.square(share)
     if df_complete is None or math.isinf(df_complete):
         return large_sample
@@ -135,10 +135,10 @@ def _wald_df(k: int, m: int, r: float, df_complete: float | None) -> float:
 
 def _li(k: int, m: int, r: float) -> float:
     """Return the large-sample denominator df ν₂ of Li, Raghunathan and Rubin, for D1 and D3."""
-    t = k * (m - 1)
-    if r == 0:
-        return math.inf
-    return 4 + (t - 4) * (1 + (1 - 2 / t) / r) ** 2 if t > 4 else t * (1 + 1 / k) * (1 + 1 / r) ** 2 / 2
+    t, riv = k * (m - 1), np.float64(r)
+    with np.errstate(divide="ignore", over="ignore"):  # they are infinite in the limit
+        df = 4 + (t - 4) * (1 + (1 - 2 / t) / riv) ** 2 if t > 4 else t * (1 + 1 / k) * (1 + 1 / riv) ** 2 / 2
+    return float(df)
 
 
 def _cholesky(within: Numbers) -> Numbers:

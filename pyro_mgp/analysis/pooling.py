@@ -326,9 +326,9 @@ def pool_synthetic(
     check_level(level)
     within, between, estimate = answers.variances.mean(0), Q.var(0, ddof=1), Q.mean(0)
     of_functions, least = (1 + 1 / m) * between - within, within + between / m
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", over="ignore"):  # the degrees of freedom are infinite in the limit
         share = m * within / between
-    df = (m - 1) * np.where(of_functions > least, 1 - share / (m + 1), 1 + share) ** 2
+        df = (m - 1) * np.where(of_functions > least, 1 - share / (m + 1), 1 + share) ** 2
     se = np.sqrt(np.maximum(of_functions, least))
     reach = stats.t.ppf((1 + level) / 2, df) * se
     columns = {"estimate": estimate, "se": se, "df": df, "low": estimate - reach, "high": estimate + reach}

@@ -327,6 +327,16 @@ def test_units_of_the_estimates_scale_the_answer(fits: list[tuple[float, float]]
     )
 
 
+@pytest.mark.parametrize("apart", [2.4e-79, 1e-100, 1e-157, 1e-170])
+def test_estimates_that_hardly_differ_have_the_degrees_of_freedom_of_equal_ones(apart: float) -> None:
+    """Squares of the share of missing information, or their reciprocals, are no floating-point numbers."""
+    assert pool([(0.0, 1.0), (apart, 1.0)], df_complete=30).table["df"].item() == pytest.approx(31 / 33 * 30)
+    assert math.isinf(pool_synthetic([(0.0, 1.0), (apart, 1.0)]).table["df"].item())
+    for m in (4, 3):
+        fits = [([j * apart, 0.0], np.eye(2)) for j in range(m)]
+        assert math.isinf(pool(fits).joint_test().df2)
+
+
 @given(st.lists(st.floats(-1, 1), min_size=3, max_size=6).filter(lambda q: np.ptp(q) > 1e-3))
 def test_pool_converges_to_one_table_as_tables_become_equal(estimates: list[float]) -> None:
     limit = pool_arrays([0.0] * 3, [1.0] * 3, df_complete=20).table
