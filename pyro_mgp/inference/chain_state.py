@@ -25,12 +25,10 @@ class Stream(IntEnum):
     RESCALING = 3
     LATENT = 4
     WEIGHT = 5
-    MOVE = 6
-    CANDIDATE = 7
-    COVARIANCE_OF_EFFECTS = 8
-    PROCESS = 9
-    COVARIANCE_OF_PROCESS = 10
-    EFFECTS = 11
+    COVARIANCE_OF_EFFECTS = 6
+    PROCESS = 7
+    COVARIANCE_OF_PROCESS = 8
+    EFFECTS = 9
 
 
 class LinkDraw(NamedTuple):

@@ -42,8 +42,6 @@ from pyro_mgp.model.limited_cells import informative_cells
 from pyro_mgp.model.link import observing, refuse_priors
 from pyro_mgp.model.local_parameters import local_parameters
 
-# Rows whose basis is computed at a time.
-_ROWS_AT_ONCE = 20_000
 # Entries of the basis of known rows that are kept, all links together: 256 MB.
 _KNOWN_ENTRIES = 2**25
 
@@ -141,21 +139,18 @@ class Augmentation:
         filled: Tensor,
         scales: Tensor | None = None,
         weights: Tensor | None = None,
-        numbers: Tensor | None = None,
     ) -> Regression:
         """Return the rows of completed tables `[S, N, D]` from which a link learns.
 
         Standard deviations of the link's values `[S, M]`, and weights of the rows `[S, N]`, are ones by
-        default. Of the rows with missing inputs or targets those with these `numbers` are returned, `[k]`, by
-        default all.
+        default.
         """
-        numbers = self.completed_rows[number] if numbers is None else numbers
-        rows, unless = filled[:, numbers], self.chain.links[number].unless
+        rows, unless = filled[:, self.completed_rows[number]], self.chain.links[number].unless
         known = self.known[number]
         known = known._replace(rest=self._at_scale(number, known.rest, scales))
         completed = self.rows(number, rows, scales)
         if weights is not None:
-            weights = weights[:, torch.cat([self.known_rows[number], numbers])]
+            weights = weights[:, self.numbers(number)]
         if unless:
             # A link does not learn from completed rows with an earlier level of its variable.
             free = none_is_on(rows, unless)
@@ -191,12 +186,11 @@ class Augmentation:
             drawn = likelihood.draw_latent(values, mean, rest, torch.special.ndtr(normal))
             return rows._replace(targets=drawn)
 
-        normal = fresh(len(self.known_rows[number]) + len(self.completed_rows[number]))
-        n_known, n_completed = (own.targets.shape[-1] for own in (given.known, given.completed))
-        ends = [n_known, n_known + n_completed]
-        known, completed, _ = normal.tensor_split(ends, dim=1)
-        offset = torch.zeros_like(normal[:, : ends[1]]) if offset is None else offset
-        of_known, of_completed = offset.tensor_split(ends[:1], dim=1)
+        n_known = len(self.known_rows[number])
+        normal = fresh(n_known + len(self.completed_rows[number]))
+        offset = torch.zeros_like(normal) if offset is None else offset
+        known, completed = normal.tensor_split([n_known], dim=1)
+        of_known, of_completed = offset.tensor_split([n_known], dim=1)
         return given._replace(
             known=latents(given.known, known, of_known),
             completed=latents(given.completed, completed, of_completed),
@@ -205,33 +199,15 @@ class Augmentation:
     def rows(self, number: int, rows: Tensor, scales: Tensor | None = None) -> Rows:
         """Return basis and targets of a link in completed rows `[S, n, D]` at its scales, `[S, M]`."""
         targets = rows[..., self.chain.links[number].column]
-        features, basis, rest = self._parts(number, rows)
-        whole = torch.cat([features, basis]).unflatten(1, targets.shape).movedim(1, 0)
-        return Rows(whole, self._at_scale(number, rest, scales), targets)
-
-    def _parts(self, number: int, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return features and whitened basis of the rest, `[F, S · n]` and `[M, S · n]`, and `Rows.rest`."""
         features, cross, prior = self.kernels.apart(number, rows.flatten(0, 1))
         basis = self.inverse[number, len(features) :, len(features) :] @ cross
-        return features, basis, (prior - basis.square().sum(0)).clamp(min=0).view(rows.shape[:2])
+        rest = (prior - basis.square().sum(0)).clamp(min=0).view(rows.shape[:2])
+        whole = torch.cat([features, basis]).unflatten(1, targets.shape).movedim(1, 0)
+        return Rows(whole, self._at_scale(number, rest, scales), targets)
 
     def _at_scale(self, number: int, rest: Tensor, scales: Tensor | None) -> Tensor:
         """Return variances, at scales `[S, M]`, that the inducing values do not determine."""
         return rest if self.scales[number] is None or scales is None else rest * scales[:, -1:].square()
-
-    def values(self, number: int, rows: Tensor, scales: Tensor, functions: Tensor) -> tuple[Tensor, Tensor]:
-        """Return values of functions `[S, F, M]` at rows `[S, n, D]`, `[S, F, n]`, and `Rows.rest`, `[S, n]`.
-
-        The basis of all rows, which may be large, is not kept.
-        """
-        values, rests = [], []
-        for part in rows.split(max(_ROWS_AT_ONCE // len(rows), 1), dim=1):
-            features, basis, rest = self._parts(number, part)
-            of_trend, of_rest = functions.split([len(features), len(basis)], dim=2)
-            features, basis = (each.unflatten(1, part.shape[:2]).movedim(1, 0) for each in (features, basis))
-            values.append(of_trend @ features + of_rest @ basis)
-            rests.append(self._at_scale(number, rest, scales))
-        return torch.cat(values, dim=2), torch.cat(rests, dim=1)
 
     def posterior(
         self,
@@ -263,32 +239,19 @@ class Augmentation:
         return FunctionPosterior.natural(prior, gram, shift)
 
 
-def draw_noise(
-    given: Regression,
-    function: Tensor,
-    noise: Tensor,
-    normal: Tensor,
-    further: Callable[[Tensor], Tensor] = lambda noise: torch.zeros_like(noise[:, 0]),
-) -> Tensor:
+def draw_noise(given: Regression, function: Tensor, noise: Tensor, normal: Tensor) -> Tensor:
     """Draw the noise variances `[S, 1]` of a Gaussian link, whose roots have half-Cauchy priors of scale 1.
 
-    Takes the whitened inducing values `[S, M]`, the last variances, standard normal numbers `[S, N_NUMBERS]`,
-    and a function that returns the log likelihoods `[S]` of variances under further rows than those given.
+    Takes the whitened inducing values `[S, M]`, the last variances, and standard normal numbers
+    `[S, N_NUMBERS]`.
     """
     parts = given.known, given.completed
     left = torch.cat([own.targets - times(function, own.basis) for own in parts], dim=1)
     rest = torch.cat([own.rest.expand(len(function), -1) for own in parts], dim=1)
-    return noise_given(left, rest, given.weights, noise, normal, further)
+    return noise_given(left, rest, given.weights, noise, normal)
 
 
-def noise_given(
-    left: Tensor,
-    rest: Tensor,
-    weights: Tensor | None,
-    noise: Tensor,
-    normal: Tensor,
-    further: Callable[[Tensor], Tensor] = lambda noise: torch.zeros_like(noise[:, 0]),
-) -> Tensor:
+def noise_given(left: Tensor, rest: Tensor, weights: Tensor | None, noise: Tensor, normal: Tensor) -> Tensor:
     """Draw noise variances `[S, 1]` given what functions leave of targets, and `Rows.rest`, `[S, n]` each.
 
     For other arguments see `draw_noise`.
@@ -298,8 +261,7 @@ def noise_given(
     def log_density(log_noise: Tensor) -> Tensor:
         variance = log_noise.exp()[:, None] + rest
         prior = 0.5 * log_noise - log_noise.exp().log1p()
-        given_rows = prior - 0.5 * (weights * (variance.log() + squares / variance)).sum(1)
-        return given_rows + further(log_noise.exp()[:, None])
+        return prior - 0.5 * (weights * (variance.log() + squares / variance)).sum(1)
 
     # Four standard deviations of log s² if the rest is small.
     width = 4 * math.sqrt(2 / max(squares.shape[1], 1))

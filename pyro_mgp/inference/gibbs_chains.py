@@ -2,13 +2,6 @@
 
 An iteration visits link after link: it draws the link's function and noise variance given the completed table
 (see `data_augmentation`), then the missing cells of its column. A joint density draws all functions first.
-In the search for an order, whose chains have far to go, it then moves functions of columns with many missing
-cells together with these, and functions of which such a column is an input with these integrated out (see
-`cell_moves`). That moves these cells as well; only the last iteration of a draw draws them again. The time of
-these moves is proportional to the squared number n of links: if n is more than eight, cells of 64 / n columns
-move in an iteration, in turn. Imputations do without these moves, since their chains start where the search
-ended: moves make autocorrelation times 1.3 to 2.7 times shorter, and iterations 1.5 to 3.2 times longer
-(`benchmarks/speed`).
 
 Links that see all other columns are the conditionals of no joint density, and chains that go on through them
 converge to no distribution: their error grows. Each of their draws is therefore made by a few iterations from
@@ -34,7 +27,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from pyro_mgp.inference.cell_moves import N_NUMBERS_OF_MOVE, FunctionAtCandidates, interweave, n_numbers
 from pyro_mgp.inference.chain_state import Drawn, LinkDraw, State, Stream
 from pyro_mgp.inference.data_augmentation import Augmentation, Regression, draw_noise
 from pyro_mgp.inference.grouped_rows import EffectsPosterior
@@ -46,7 +38,6 @@ from pyro_mgp.inference.time_process import TimeProcess
 from pyro_mgp.model.chain import Noise, by_column
 from pyro_mgp.model.conditional import Conditional, Moments, PathwiseConditional
 from pyro_mgp.model.kernels import trend_of
-from pyro_mgp.model.later_links import Later
 from pyro_mgp.model.likelihoods import Ordinal
 from pyro_mgp.model.link import Link
 from pyro_mgp.model.local_parameters import local_parameters
@@ -58,21 +49,14 @@ from pyro_mgp.model.sequential_chain import SequentialChain
 _FEWEST_CHAINS, _MOST_CHAINS, _ROWS_AT_ONCE, _ROWS_WITH_LOCAL_GPS = 4, 20, 10_000, 200_000
 # Entries of all chains' precision matrices of a function.
 _ENTRIES_AT_ONCE = 2_000_000
-# Iterations of a joint density until the first draw, in multiples of those between draws, with moves of
-# functions and without. From the order alone summaries of `mixed_2000` are 1.3 posterior standard deviations
-# from their expectations; they come within the error of eight chains in 8 iterations with moves, 15 without.
-# With 5 a heavy-tailed column of little noise gets a wrong plan (`benchmarks/speed`).
-_BURN_IN_OF_MOVES, _BURN_IN = 2, 3
+# Iterations of a joint density until the first draw, in multiples of those between draws. From the order
+# alone summaries of `mixed_2000` and `eleven_2000` are 1.1 posterior standard deviations from their
+# expectations, and .4 after ten iterations; the error of eight chains is .35. With five iterations a
+# heavy-tailed column of little noise gets a wrong plan (`benchmarks/speed`).
+_BURN_IN = 2
 # Turns of function and noise in other chains, whose draws learn in one iteration: with one turn, too many
 # noises stay near the estimates from which they start.
 _TURNS = 3
-# Share of missing cells in a column beyond which functions move with them, and with them integrated out: with
-# fewer, functions forget their state in an iteration or two.
-_MANY = 0.1
-# Largest product of the columns whose cells move with functions in an iteration and the number of links. With
-# 96 instead of 64 in a table of 12 columns (`real_stock`, six repetitions), pooled intervals of correlations
-# and coefficients held .91 and .91 instead of .91 and .92, in 1.2 times the time of an iteration.
-_MOST_PAIRS = 64
 # Standard deviations of coefficients, relative to the trained ones, from which chains start where few of many
 # matter.
 _SPARSE_START = 0.1
@@ -101,7 +85,6 @@ class GibbsChains:
             of the link, and its conditional at drawn functions.
         check: Function that raises an error if completed tables `[S, N, D]` have diverged.
         bagged: Whether the posteriors of functions and noises are bagged, in chains that begin anew.
-        moves: Whether functions move with missing cells, in chains of a joint density.
         keeps_conditionals: Whether the predictive distributions of all links fit into memory together.
     """
 
@@ -116,7 +99,6 @@ class GibbsChains:
         check: Callable[[Tensor], None] = lambda _: None,
         *,
         bagged: bool = False,
-        moves: bool = False,
         keeps_conditionals: bool = True,
     ) -> None:
         self.augmentation, self.chain, self.observed = augmentation, augmentation.chain, augmentation.observed
@@ -135,22 +117,6 @@ class GibbsChains:
         given = augmentation, self.groupings, self.process
         self.with_effects = [LinkWithEffects.of(i, *given) for i in range(len(self.chain.links))]
         """Links with random effects; None for others."""
-        # Moves take the values of a function for independent, and their time grows with the cube of their
-        # number.
-        moves = moves and not self.groupings and not any(map(_is_sparse, self.chain.links))
-        self.burn_in = _BURN_IN_OF_MOVES if moves else _BURN_IN
-        self.moving = self._moving_cells() if moves else {}
-        """Rows of the missing cells that move with functions, by the number of their link; see the module."""
-        self.unmoved = dict[int, dict[int, Tensor]]()
-        """For each link whose cells move, the rows of those that do not, by link (of each indicator)."""
-        self.without_moving = dict[tuple[int, int], Tensor]()
-        """For each pair (i, e), the completed rows from which link e learns, without those in which cells of
-        link i move."""
-        for i, rows in self.moving.items():
-            compound = self.chain.compound_of(i)
-            links = [i] if compound is None else compound.links
-            self.unmoved[i] = {e: _without(holes[e], rows) for e in links}
-            self.without_moving |= self._rows_without_moving(i, rows)
         self.state = self._start()
         self.n_chains = len(self.state.filled)
         cells = enumerate(self.chain.holes(augmentation.table, self.observed))
@@ -161,38 +127,6 @@ class GibbsChains:
         """Number of chains in the record, their iterations after burn-in, and draws of each."""
         runs = 1 if self.continues else max(len(self.kept), 1)
         return self.n_chains * runs, len(self.record.trace), len(self.kept) // runs
-
-    def _moving_cells(self) -> dict[int, Tensor]:
-        chain, observed = self.chain, self.observed
-        if not isinstance(chain, SequentialChain):
-            return {}
-        # The first link of a compound stands for all of its columns.
-        others = {i for compound in chain.compounds for i in compound.links[1:]}
-        others |= {i for i, link in enumerate(chain.links) if link.once_per is not None}
-        numbers = [i for i in range(len(chain.links)) if i not in others]
-        informative = chain.informative(self.informative)
-        # Cells with limits would leave these.
-        free = [~self.informative[:, link.column] for link in chain.links]
-        rows = {i: (chain.weighted(i, observed, informative) & free[i]).nonzero()[:, 0] for i in numbers}
-        most = {i: int(observed[:, chain.links[i].column].sum()) + len(rows[i]) for i in numbers}
-        return {i: here for i, here in rows.items() if len(here) > _MANY * most[i]}
-
-    def _rows_without_moving(self, i: int, rows: Tensor) -> dict[tuple[int, int], Tensor]:
-        """Return the part of `without_moving` for a link whose cells move in these rows."""
-        chain, numbers = self.chain, self.augmentation.completed_rows
-        if not isinstance(chain, SequentialChain):
-            return {}
-        informative = chain.informative(self.informative)
-        return {(i, e): _without(numbers[e], rows[informative[e][rows]]) for e in chain.followers[i]}
-
-    def _moving_in(self, sweep: int) -> list[int]:
-        """Return the links whose missing cells move with functions in an iteration: all, or some in turn."""
-        if not self.moving:
-            return []
-        links, n_moving = list(self.moving), max(_MOST_PAIRS // len(self.holes), 1)
-        start = (len(self.kept) * self.chain.n_sweeps + sweep) * n_moving
-        turn = {(start + k) % len(links) for k in range(min(n_moving, len(links)))}
-        return [links[k] for k in sorted(turn)]
 
     def _start(self) -> State:
         """Return the state in which chains begin before the next draw, with functions from q(u)."""
@@ -245,7 +179,7 @@ class GibbsChains:
         """Run the chains up to their next draw; an error or an interruption leaves them as they were."""
         n_sweeps, anew = self.chain.n_sweeps, not (self.continues and self.kept)
         state, record = (self._start(), Record(self.record.places)) if anew else (self.state, self.record)
-        first = (1 - self.burn_in) * n_sweeps if self.continues and anew else 0
+        first = (1 - _BURN_IN) * n_sweeps if self.continues and anew else 0
         recorded = 0 if self.continues else burn_in(n_sweeps)
         counted = 0 if self.continues else n_sweeps - 1
         learns = first + 1 if self.continues and anew else counted
@@ -293,15 +227,10 @@ class GibbsChains:
         try:
             with local_parameters():
                 # All links of a joint density learn from the same table.
-                joint = isinstance(chain, SequentialChain)
-                moving, holes_of = self._moving_in(sweep) if learns else [], dict(enumerate(self.holes))
-                conditionals = self._all_learnt(chain, new, sweep, learns, moving) if joint else []
+                conditionals = self._all_learnt(new, sweep, learns) if self.continues else []
                 before = new.filled.clone()
-                # Cells that moved with functions need no other move, but in the last sweep, which may recur.
-                if sweep < chain.n_sweeps - 1:
-                    holes_of.update((e, rows) for i in moving for e, rows in self.unmoved[i].items())
-                for i, holes in holes_of.items():
-                    if not joint:
+                for i, holes in enumerate(self.holes):
+                    if not self.continues:
                         conditionals.append(known[i] if known else self._learnt(new, i, sweep, learns))
                     chain.visit(conditionals, new.filled, self.observed, noise, visited, holes, self.limits)
         except RuntimeError:
@@ -311,9 +240,7 @@ class GibbsChains:
             self.check(new.filled)
         return before, new
 
-    def _all_learnt(
-        self, chain: SequentialChain, state: State, sweep: int, learns: bool, moving: Sequence[int]
-    ) -> list[Conditional]:
+    def _all_learnt(self, state: State, sweep: int, learns: bool) -> list[Conditional]:
         """Return the predictive distributions of a joint density's links; see `_learnt`."""
         conditionals = [self._learnt(state, i, sweep, learns) for i in range(len(self.holes))]
         for k, grouping in enumerate(self.groupings if learns else ()):
@@ -322,10 +249,6 @@ class GibbsChains:
         if learns and self.process is not None and state.process is not None:
             normal = self.fresh(self.process.n_numbers, Stream.COVARIANCE_OF_PROCESS, len(self.kept), sweep)
             state.process = self.process.draw_covariance(state.process, normal)
-        for i in moving:
-            if conditionals[i].observation is None:
-                self._interweave(chain, state, i, conditionals, sweep)
-            self._integrate(chain, state, i, conditionals, sweep)
         return conditionals
 
     def _learnt(self, state: State, i: int, sweep: int, learns: bool) -> Conditional:
@@ -361,81 +284,6 @@ class GibbsChains:
 
     def _fresh(self, stream: tuple[int, ...], kind: Stream, n: int) -> Tensor:
         return self.fresh(n, kind, *stream)
-
-    def _interweave(
-        self, chain: SequentialChain, state: State, i: int, conditionals: list[Conditional], sweep: int
-    ) -> None:
-        """Move a link's function and noise with the missing cells of its column, in place."""
-        augmentation, rows, column = self.augmentation, self.moving[i], chain.links[i].column
-        function, noise, scales = state.links[i]
-        own = self.informative[:, column].to(state.filled).expand(self.n_chains, -1)
-        given = augmentation.regression(i, state.filled, scales, own)
-        posterior = augmentation.posterior(i, given, noise, None, scales)
-        later = chain.later_links(i, conditionals, state.filled, rows, chain.informative(self.informative))
-        cells = augmentation.rows(i, state.filled[:, rows], scales)
-        normal = self.fresh(n_numbers(function.shape[1]), Stream.MOVE, len(self.kept), sweep, i)
-        function, noise, moved = interweave(function, noise, given, posterior, cells, later, normal)
-        state.links[i] = LinkDraw(function, noise, scales)
-        state.filled[:, rows, column] = moved
-        conditionals[i] = self._predictive(state, i)
-
-    def _integrate(
-        self, chain: SequentialChain, state: State, i: int, conditionals: list[Conditional], sweep: int
-    ) -> None:
-        """Move the functions of later links with the missing cells of a link's column integrated out."""
-        rows, stream = self.moving[i], (len(self.kept), sweep, i)
-
-        def numbers(k: int) -> Tensor:
-            return self.fresh(len(rows), Stream.CANDIDATE, *stream, k)
-
-        later = chain.later_links(i, conditionals, state.filled, rows, chain.informative(self.informative))
-        candidates = chain.candidates(i, conditionals, later.table, numbers)
-        completed = candidates.completed(later.table, later.columns)
-        moving = dict[int, FunctionAtCandidates]()
-        for link, tells in zip(later.links, later.tells, strict=True):
-            own = chain.links[link.number]
-            has_noise = own.is_gaussian and link.conditional.observation is None
-            # Those whose functions have a normal distribution, given what they are learnt from.
-            if has_noise or isinstance(own.likelihood, Ordinal):
-                here = self.without_moving[i, link.number], completed, tells, (*stream, link.number)
-                moving[link.number] = self._at_candidates(state, link, *here)
-        others = replace(later, links=[link for link in later.links if link.number not in moving])
-        current = {e: function.current(state.links[e].noise) for e, function in moving.items()}
-        total = sum(current.values(), others.of_candidates(candidates))
-        for e, function in moving.items():
-            normal = self.fresh(N_NUMBERS_OF_MOVE, Stream.MOVE, *stream, e)
-            weights = candidates.log_weights + total - current[e]
-            values, noise, found = function.moved(state.links[e].noise, weights, normal)
-            state.links[e] = LinkDraw(values, noise, state.links[e].scales)
-            total = total - current[e] + found
-            conditionals[e] = self._predictive(state, e)
-        chosen = candidates.chosen(total, numbers(0))
-        for column, values in zip(later.columns, chosen.unbind(-1), strict=True):
-            state.filled[:, rows, column] = values
-
-    def _at_candidates(
-        self,
-        state: State,
-        link: Later,
-        numbers: Tensor,
-        completed: Tensor,
-        tells: Tensor,
-        stream: tuple[int, ...],
-    ) -> FunctionAtCandidates:
-        """Return a later link's function at candidates; of completed rows it learns from those `numbers`."""
-        augmentation, e = self.augmentation, link.number
-        function, noise, scales = state.links[e]
-        given = augmentation.regression(e, state.filled, scales, numbers=numbers)
-        fresh = functools.partial(self._fresh, stream, Stream.LATENT)
-        given = augmentation.with_latents(e, given, function, fresh)
-        posterior = augmentation.posterior(e, given, noise, None, scales)
-        centre = posterior.mean
-        drawn = posterior.draw(self.fresh(function.shape[1], Stream.FUNCTION, *stream))
-        inducing = torch.stack([centre, function - centre, drawn - centre], dim=1)
-        values, rest = augmentation.values(e, completed, scales, inducing)
-        ellipse, targets = torch.cat([inducing, values], dim=2), completed[..., link.column]
-        conditional = None if link.conditional.observation is None else link.conditional
-        return FunctionAtCandidates(given, ellipse, rest, targets, tells, conditional)
 
     def _predictive(self, state: State, i: int) -> Conditional:
         """Return the predictive distribution of a link's cells."""
@@ -480,11 +328,6 @@ class PosteriorChains:
         k = len(self.chains)
         own = [self.chains[j % k].conditionals([j], drawn[[path]]) for path, j in enumerate(numbers)]
         return [PathwiseConditional.of(of_link) for of_link in zip(*own, strict=True)]
-
-
-def _without(numbers: Tensor, others: Tensor) -> Tensor:
-    """Return numbers `[n]` without those among others."""
-    return numbers[~torch.isin(numbers, others)]
 
 
 def _is_sparse(link: Link) -> bool:

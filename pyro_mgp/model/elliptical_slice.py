@@ -24,33 +24,32 @@ def elliptical_slice(
     start: Tensor,
     shares: Tensor,
     whole: Callable[[Tensor], Tensor] = lambda states: states,
-    n_values: int = 1,
-) -> tuple[Tensor, Tensor]:
-    """Move n states `[n, k]`, which have a normal prior of mean zero, by an elliptical slice.
+) -> Tensor:
+    """Move n states `[n]`, which have a normal prior of mean zero, by an elliptical slice.
 
-    Takes draws from the prior as `direction`, `[n, k]`, a function that returns the log likelihoods `[j]` of
-    values `[j, k]` of the states with numbers `[j]`, those of the current states as `start`, `[n]`, uniform
-    numbers of threshold and angles, `[n, 1 + N_ANGLES]`, a function that pads the numbers of states that are
-    evaluated together, and the number of values on whose likelihoods that of a state depends. Returns new
-    states and their log likelihoods.
+    Takes draws from the prior as `direction`, `[n]`, a function that returns the log likelihoods `[j]` of
+    values `[j]` of the states with numbers `[j]`, those of the current states as `start`, `[n]`, uniform
+    numbers of threshold and angles, `[n, 1 + N_ANGLES]`, and a function that pads the numbers of states that
+    are evaluated together.
     """
     threshold, angles = start + shares[:, 0].log(), _angles(shares[:, 1:])
     if current.is_cuda:
-        return _all_states(current, direction, log_likelihood, start, threshold, angles)
-    moved, found, tried = current.clone(), start.clone(), 0
+        return _all_states(current, direction, log_likelihood, threshold, angles)
+    moved, tried = current.clone(), 0
     waiting = torch.arange(len(current), device=current.device)
     while len(waiting) and tried < N_ANGLES:
-        at = angles[waiting, tried : tried + max(TOGETHER // (len(waiting) * n_values), 1)]
+        # Most states take the first angle.
+        n_angles = max(TOGETHER // len(waiting), 1) if tried else 1
+        at = angles[waiting, tried : tried + n_angles]
         across, along = (part[waiting, None] for part in (current, direction))
-        proposals = across * at.cos()[..., None] + along * at.sin()[..., None]
+        proposals = across * at.cos() + along * at.sin()
         states = waiting.repeat_interleave(at.shape[1])
-        likelihood = log_likelihood(proposals.flatten(0, 1), states).view_as(at)
+        likelihood = log_likelihood(proposals.flatten(), states).view_as(at)
         is_above = likelihood > threshold[waiting, None]
         taken, first = is_above.any(1), is_above.byte().argmax(1)
-        chosen = taken, first[taken]
-        moved[waiting[taken]], found[waiting[taken]] = proposals[chosen], likelihood[chosen]
+        moved[waiting[taken]] = proposals[taken, first[taken]]
         waiting, tried = whole(waiting[~taken]), tried + at.shape[1]
-    return moved, found
+    return moved
 
 
 def _angles(shares: Tensor) -> Tensor:
@@ -72,18 +71,15 @@ def _all_states(
     current: Tensor,
     direction: Tensor,
     log_likelihood: Callable[[Tensor, Tensor], Tensor],
-    start: Tensor,
     threshold: Tensor,
     angles: Tensor,
-) -> tuple[Tensor, Tensor]:
+) -> Tensor:
     """Evaluate all states at every angle: the host would have to wait for the numbers of those left."""
-    moved, found = current, start
-    states = torch.arange(len(current), device=current.device)
-    waiting = torch.ones_like(start, dtype=torch.bool)
+    moved, states = current, torch.arange(len(current), device=current.device)
+    waiting = torch.ones_like(threshold, dtype=torch.bool)
     for angle in angles.unbind(1):
-        proposal = current * angle.cos()[:, None] + direction * angle.sin()[:, None]
-        likelihood = log_likelihood(proposal, states)
-        taken = waiting & (likelihood > threshold)
-        moved, found = proposal.where(taken[:, None], moved), likelihood.where(taken, found)
+        proposal = current * angle.cos() + direction * angle.sin()
+        taken = waiting & (log_likelihood(proposal, states) > threshold)
+        moved = proposal.where(taken, moved)
         waiting = waiting & ~taken
-    return moved, found
+    return moved

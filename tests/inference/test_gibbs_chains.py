@@ -10,7 +10,6 @@ from scipy.stats import kstest, multivariate_normal
 from small_chains import covariance, fresh, holey, regression, sweep_noise
 from torch import Tensor
 
-from pyro_mgp.inference import gibbs_chains
 from pyro_mgp.inference.chain_state import Drawn, LinkDraw
 from pyro_mgp.inference.data_augmentation import Augmentation
 from pyro_mgp.inference.gibbs_chains import GibbsChains, PosteriorChains, n_chains
@@ -115,36 +114,6 @@ def test_a_sweep_from_the_kept_cells_repeats_the_last_one(kind: type[Chain]) -> 
     found, _ = chain.sweep(conditionals, start, observed, noise(1, 2), chain.holes(table, observed))
     torch.testing.assert_close(found, chains.state.filled, rtol=0, atol=1e-12)
     assert (start - found)[:, ~observed].abs().min() > 0
-
-
-@torch.no_grad()
-def test_functions_that_move_in_turn_have_the_same_distribution(monkeypatch: pytest.MonkeyPatch) -> None:
-    generator, n_rows, n_paths = torch.Generator().manual_seed(5), 30, 400
-    table = torch.randn(n_rows, 3, generator=generator).double() @ torch.tensor(
-        [[1.0, 0.8, 0.5], [0.0, 0.6, 0.5], [0.0, 0.0, 0.7]]
-    ).to(torch.float64)
-    observed = torch.rand(n_rows, 3, generator=generator) > 0.25
-    links = [
-        Link(linear_matern32(d), table[:8, :d], d, list(range(d)), Gaussian(0.5), jitter=1e-6)
-        for d in range(3)
-    ]
-    chain = SequentialChain(links, ["x", "y", "z"], n_rows, n_sweeps=4)
-    start = table.where(observed, 0.0).expand(n_paths, -1, -1)
-
-    def cells_of(most: int) -> Tensor:
-        monkeypatch.setattr(gibbs_chains, "_MOST_PAIRS", 3 * most)
-        noises = fresh(n_paths, seed=most), sweep_noise(n_rows, n_paths), chain.holes(table, observed)
-        chains = GibbsChains(Augmentation(chain, table, observed), lambda _: start, *noises, moves=True)
-        moves = [links for sweep in range(-2, 2) for links in chains._moving_in(sweep)]
-        assert sorted(moves) == ([0, 0, 1, 1] if most == 1 else [0] * 4 + [1] * 4)
-        return chains.draws(range(2 * n_paths)).cells[n_paths:]
-
-    in_turn, together = cells_of(1), cells_of(8)
-    error = (in_turn.var(0) / n_paths + together.var(0) / n_paths).sqrt()
-    assert ((in_turn.mean(0) - together.mean(0)) / error).abs().max() < 4
-    ratios = in_turn.std(0) / together.std(0)
-    assert 0.97 < ratios.mean() < 1.03
-    assert 0.8 < ratios.min() < ratios.max() < 1.25
 
 
 @pytest.mark.parametrize(("rows", "chains"), [(1, 20), (500, 20), (501, 16), (1000, 8), (10_000, 4)])

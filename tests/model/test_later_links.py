@@ -61,13 +61,31 @@ def test_choices_converge_from_a_bad_start() -> None:
     assert stats.kstest(values, lambda q: np.interp(q, x, distribution)).pvalue > 1e-3
 
 
-def test_slices_keep_the_posterior() -> None:
-    x, distribution = posterior(2.0, 0.4, lambda x: stats.norm.pdf(x, 0.5, 1.2))
-    start = np.interp((np.arange(N_CELLS) + 0.5) / N_CELLS, distribution, x)
+@pytest.mark.parametrize(("y", "noise"), [(2.0, 0.4), (0.5, 0.01), (-2.0, 0.4)])
+def test_slices_keep_the_posterior(y: float, noise: float) -> None:
+    """With two modes, of which a normal approximation is wrong, and with one."""
+    x, distribution = posterior(y, noise, lambda x: stats.norm.pdf(x, 0.5, 1.2))
+    values = np.interp((np.arange(N_CELLS) + 0.5) / N_CELLS, distribution, x)
     at = Moments(torch.full((1, N_CELLS), 0.5).double(), torch.full((1, N_CELLS), 0.44).double())
-    later = square_later(start, 2.0, 0.4)
-    found = slice_sample(at, torch.tensor(1.0).double(), later, normals(0))[0].numpy()
-    assert stats.kstest(found, lambda q: np.interp(q, x, distribution)).pvalue > 1e-3
+    for step in range(3):
+        later, one = square_later(values, y, noise), torch.tensor(1.0).double()
+        values = slice_sample(at, one, later, normals(step))[0].numpy()
+        assert stats.kstest(values, lambda q: np.interp(q, x, distribution)).pvalue > 1e-3
+
+
+def test_a_cell_with_a_normal_distribution_forgets_its_value_in_one_move() -> None:
+    """x ~ N(0, 1) and y = 3 + 2x + N(0, 1/9): y moves the mean of x and makes it much less uncertain."""
+    y, slope, noise = -1.0, 2.0, 1 / 9
+    precision = 1 + slope**2 / noise
+    exact = stats.norm(slope * (y - 3) / noise / precision, precision**-0.5)
+    start = exact.ppf((np.arange(N_CELLS) + 0.5) / N_CELLS)
+    table = torch.as_tensor(np.stack([start, np.full(N_CELLS, y)], axis=-1))[None]
+    link = Known(torch.tensor(noise).double(), lambda rows: 3 + slope * rows[..., 0])
+    later = LaterLinks([Later(0, link, 1, [], torch.ones(N_CELLS, dtype=torch.bool))], table, [0])
+    at = Moments(torch.zeros(1, N_CELLS).double(), torch.full((1, N_CELLS), 0.3).double())
+    found = slice_sample(at, torch.tensor(0.7).double(), later, normals(0))[0].numpy()
+    assert stats.kstest(found, exact.cdf).pvalue > 1e-3
+    assert abs(np.corrcoef(start, found)[0, 1]) < 0.1
 
 
 @pytest.mark.parametrize("ends", [(-np.inf, 0.2), (0.9, np.inf), (-1.4, 1.2)])
