@@ -49,11 +49,13 @@ from pyro_mgp.model.sequential_chain import SequentialChain
 _FEWEST_CHAINS, _MOST_CHAINS, _ROWS_AT_ONCE, _ROWS_WITH_LOCAL_GPS = 4, 20, 10_000, 200_000
 # Entries of all chains' precision matrices of a function.
 _ENTRIES_AT_ONCE = 2_000_000
-# Iterations of a joint density until the first draw, in multiples of those between draws. From the order
-# alone summaries of `mixed_2000` and `eleven_2000` are 1.1 posterior standard deviations from their
-# expectations, and .4 after ten iterations; the error of eight chains is .35. With five iterations a
-# heavy-tailed column of little noise gets a wrong plan (`benchmarks/speed`).
-_BURN_IN = 2
+# Iterations of a joint density until the first draw, in multiples of those between draws, in the search for a
+# plan and for imputations. From the order alone summaries of `mixed_2000` and `eleven_2000` are 1.1 posterior
+# standard deviations from their expectations, and .4 after ten iterations; the error of eight chains is .35.
+# Interactions are .02 smaller if imputations start after ten iterations instead of fifteen, however long the
+# search is; with five in the search a heavy-tailed column of little noise gets a wrong plan
+# (`benchmarks/speed`).
+_BURN_IN_OF_SEARCH, _BURN_IN = 2, 3
 # Turns of function and noise in other chains, whose draws learn in one iteration: with one turn, too many
 # noises stay near the estimates from which they start.
 _TURNS = 3
@@ -85,6 +87,7 @@ class GibbsChains:
             of the link, and its conditional at drawn functions.
         check: Function that raises an error if completed tables `[S, N, D]` have diverged.
         bagged: Whether the posteriors of functions and noises are bagged, in chains that begin anew.
+        searching: Whether draws are for the search of a plan, for which a shorter burn-in suffices.
         keeps_conditionals: Whether the predictive distributions of all links fit into memory together.
     """
 
@@ -99,12 +102,14 @@ class GibbsChains:
         check: Callable[[Tensor], None] = lambda _: None,
         *,
         bagged: bool = False,
+        searching: bool = False,
         keeps_conditionals: bool = True,
     ) -> None:
         self.augmentation, self.chain, self.observed = augmentation, augmentation.chain, augmentation.observed
         self.limits, self.informative = augmentation.limits, augmentation.informative
         self.holes, self.check, self.predictive, self.bagged = holes, check, predictive, bagged
         self.initial_fill, self.fresh, self.sweep_noise = initial_fill, fresh, sweep_noise
+        self.burn_in = _BURN_IN_OF_SEARCH if searching else _BURN_IN
         self.keeps_conditionals, self.lock = keeps_conditionals, Lock()
         self.kept, self.passed = list[Drawn](), list[Drawn]()
         """Draws, and functions without cells of all iterations after burn-in that learnt them."""
@@ -179,7 +184,7 @@ class GibbsChains:
         """Run the chains up to their next draw; an error or an interruption leaves them as they were."""
         n_sweeps, anew = self.chain.n_sweeps, not (self.continues and self.kept)
         state, record = (self._start(), Record(self.record.places)) if anew else (self.state, self.record)
-        first = (1 - _BURN_IN) * n_sweeps if self.continues and anew else 0
+        first = (1 - self.burn_in) * n_sweeps if self.continues and anew else 0
         recorded = 0 if self.continues else burn_in(n_sweeps)
         counted = 0 if self.continues else n_sweeps - 1
         learns = first + 1 if self.continues and anew else counted

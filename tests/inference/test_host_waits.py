@@ -83,7 +83,7 @@ def test_the_host_waits_for_a_gpu_in_no_step_and_in_no_iteration(
     assert len(steps) > 2 and steps[0].keys() <= {"lift_fresh"}  # nodes of quadrature are copied once
     assert not any(steps[1:])
     # Those of a joint density have some before the first draw, too.
-    assert len(iterations) == (4 if inputs == "others" else 6)
+    assert len(iterations) == (4 if inputs == "others" else 8)
     first, second = iterations[:-2], iterations[-2:]
     assert bool(of_fit) == (inputs == "earlier") and not any(of_fit[-1:])
     # Numbers of paths are copied once for each size of normal numbers, and once per draw for those of sweeps.
