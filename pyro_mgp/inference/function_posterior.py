@@ -86,6 +86,8 @@ class CoefficientScales:
     """Numbers of the coefficients whose standard deviations are drawn, `[C]`; see `model.priors`."""
     products: Tensor
     """Bool `[M]`, the coefficients of products and of sparse linear terms."""
+    shared: Tensor
+    """Numbers of these coefficients, which share τ, `[P]`."""
     rest: Tensor
     """Bool `[M]`, the inducing values of the rest of the kernel, which come last."""
     wide: Tensor
@@ -106,7 +108,8 @@ class CoefficientScales:
         coefficients = torch.isin(groups, groups.new_tensor([*drawn_groups(link).values()])) & (typical > 0)
         wide = group_scales(link)[groups.clamp(max=EFFECT)] / typical
         products = (groups == PRODUCTS) & (typical > 0)
-        return cls(coefficients.nonzero()[:, 0], products, groups == REST, wide, shared_spread(trend))
+        own, shared = (each.nonzero()[:, 0] for each in (coefficients, products))
+        return cls(own, products, shared, groups == REST, wide, shared_spread(trend))
 
     def draw(self, values: Tensor, scales: Tensor, fresh: Callable[[int], Tensor]) -> Tensor:
         """Return the standard deviations `[S, M]` with those of coefficients drawn anew, by slice sampling.
@@ -179,12 +182,12 @@ class CoefficientScales:
 
     def _draw_shared(self, scales: Tensor, normal: Tensor) -> Tensor:
         """Draw τ `[S, 1]` given the standard deviations of products, by inversion on a grid of log τ."""
-        ratios = (scales / self.wide).square()[..., None]
+        ratios = (scales / self.wide)[:, self.shared].square()[..., None]
         # Products move the mean of log τ by at most one each, times its prior variance.
         most = min(_LARGEST_LOG, 6 * self.spread + len(self.coefficients) * self.spread**2)
         grid = torch.linspace(-most, most, _GRID, dtype=scales.dtype, device=scales.device)
         squared = (2 * grid).exp()
-        each = torch.where(self.products[:, None], -grid - (ratios / squared).log1p(), 0.0)
+        each = -grid - (ratios / squared).log1p()
         below = (self._log_prior_of_shared(grid.exp()) + each.sum(1)).softmax(-1).cumsum(-1)
         place = torch.searchsorted(below, torch.special.ndtr(normal)).clamp(max=_GRID - 1)
         return grid[place].exp()

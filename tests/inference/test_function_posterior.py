@@ -20,7 +20,7 @@ def test_standard_deviations_have_their_conditional_densities() -> None:
     n_chains, values = 4000, torch.tensor([0.5, 7.0, -1.5]).double()
     wide, grid = torch.tensor([0.3, 1.0, 1.0]).double(), np.linspace(np.log(1e-3), np.log(1e3), 40_001)
     none = torch.zeros(3, dtype=torch.bool)
-    own = CoefficientScales(torch.tensor([0, 2]), none, none, wide, spread=0.0)
+    own = CoefficientScales(torch.tensor([0, 2]), none, none.nonzero()[:, 0], none, wide, spread=0.0)
     scales, rng = torch.ones(n_chains, 3).double(), np.random.default_rng(0)
     for _ in range(25):
         drawn = values.expand(n_chains, -1)
