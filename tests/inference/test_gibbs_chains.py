@@ -14,7 +14,7 @@ from pyro_mgp.inference.chain_state import Drawn, LinkDraw
 from pyro_mgp.inference.data_augmentation import Augmentation
 from pyro_mgp.inference.gibbs_chains import GibbsChains, PosteriorChains, n_chains
 from pyro_mgp.inference.nuts import with_lengthscales
-from pyro_mgp.model.chain import Chain
+from pyro_mgp.model.chain import Chain, Noise
 from pyro_mgp.model.kernels import linear_matern32, linear_quadratic_matern32
 from pyro_mgp.model.likelihoods import Gaussian
 from pyro_mgp.model.link import Link
@@ -114,6 +114,24 @@ def test_a_sweep_from_the_kept_cells_repeats_the_last_one(kind: type[Chain]) -> 
     found, _ = chain.sweep(conditionals, start, observed, noise(1, 2), chain.holes(table, observed))
     torch.testing.assert_close(found, chains.state.filled, rtol=0, atol=1e-12)
     assert (start - found)[:, ~observed].abs().min() > 0
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(("searching", "n_iterations"), [(True, 6), (False, 9)])
+def test_a_search_for_a_plan_has_a_shorter_burn_in(searching: bool, n_iterations: int) -> None:
+    table, observed, chain = holey(n_sweeps=3)
+    noise, swept = sweep_noise(len(table), 4), list[tuple[int, int]]()
+
+    def counted(draw: int, sweep: int) -> Noise:
+        swept.append((draw, sweep))
+        return noise(draw, sweep)
+
+    given = Augmentation(chain, table, observed), lambda _: table.expand(4, -1, -1), fresh(4), counted
+    chains = GibbsChains(*given, chain.holes(table, observed), searching=searching)
+    chains.draws(range(4))
+    assert len(swept) == len(set(swept)) == n_iterations
+    chains.draws(range(8))
+    assert len(swept) == n_iterations + 3
 
 
 @pytest.mark.parametrize(("rows", "chains"), [(1, 20), (500, 20), (501, 16), (1000, 8), (10_000, 4)])
