@@ -5,7 +5,7 @@ RELEASE := .venv-release/bin
 # One thread per process: the two test workers would otherwise fight over the cores.
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: help demo test test-all test-lowest coverage docs docs-links notebooks bench-speed bench-tables \
+.PHONY: help demo test test-slow test-all test-lowest coverage docs docs-links notebooks bench-speed bench-tables \
   bench-draws lint words format dist supply-chain lock clean
 
 help:    ## what can be made
@@ -15,8 +15,11 @@ demo: .venv/installed    ## 20 imputations of the penguins, into build/demo
 	$(BIN)/pyro-mgp impute examples/data/penguins.csv -o build/demo -m 20 --seed 0 --overwrite
 	@echo "The results lie in build/demo:" && ls build/demo
 
-test: .venv/installed    ## all tests and the examples in the docstrings
-	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 --dist loadfile
+test: .venv/installed    ## the tests, but for the slow ones, and the examples in the docstrings
+	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow"
+
+test-slow: .venv/installed    ## the slow tests, with all pages, notebooks and examples
+	$(ONE_THREAD) $(BIN)/python -m pytest -n 2 --dist loadfile -m slow
 
 # Python 3.11 resolves ArviZ 0.23, later ones ArviZ 1: newest releases, without the constraints.
 PYTHONS := 3.11 3.12 3.13

@@ -124,6 +124,7 @@ def test_the_cell_of_a_school_is_told_by_all_its_rows() -> None:
     assert (error**2 / cells.var(0)).mean() == pytest.approx(1.0, abs=0.6)
 
 
+@pytest.mark.slow
 def test_new_groups_have_effects_of_their_own(fitted: MGPImputer) -> None:
     rows = pupils().iloc[:24].assign(y=np.nan, x=np.linspace(-0.1, 0.1, 24), w=0.0)
     rows["school"] = ["new"] * 8 + ["other"] * 8 + ["s2"] * 8

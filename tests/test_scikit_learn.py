@@ -39,6 +39,7 @@ def numbers(n: int = 90) -> tuple[pd.DataFrame, np.ndarray]:
     return pd.DataFrame(X, columns=list("abcd")), y
 
 
+@pytest.mark.slow
 def test_a_search_over_a_pipeline_finds_its_parameters() -> None:
     X, y = numbers()
     pipeline = make_pipeline(small(inputs="others"), StandardScaler(), Ridge())

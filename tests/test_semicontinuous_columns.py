@@ -115,6 +115,7 @@ def test_point_predictions_of_whole_numbers_may_be_the_bound() -> None:
 
 
 @pytest.mark.filterwarnings("error::pyro_mgp.data.table.TableWarning")
+@pytest.mark.slow
 def test_hazards_and_log_weights_and_mcmc_have_no_parts() -> None:
     """Times of censored patients often are the end of the study, and weights are often one."""
     frame, g = amounts(150), np.random.default_rng(0)

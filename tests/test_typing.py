@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import pyro_mgp
 
 # The types of pandas and torch are read once, not in every run.
@@ -35,6 +37,7 @@ ColumnSpec(lowest=0)
 """
 
 
+@pytest.mark.slow
 def test_mypy_checks_a_program_of_a_user(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM, "utf-8")

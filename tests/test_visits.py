@@ -53,6 +53,7 @@ def stacked(draws: Any, column: str) -> np.ndarray:
     return np.array([table[column] for table in draws])
 
 
+@pytest.mark.slow
 def test_imputed_cells_are_those_of_a_gaussian_process() -> None:
     """Means and deviations are close to those at the true parameters, which random intercepts are not."""
     full = visits(120, seed=2)
@@ -71,6 +72,7 @@ def test_imputed_cells_are_those_of_a_gaussian_process() -> None:
     assert np.sqrt(((intercepts.mean(0) - expected) ** 2).mean()) > 0.35
 
 
+@pytest.mark.slow
 def test_the_order_of_columns_does_not_matter() -> None:
     """The processes of two columns are correlated, unlike their noises."""
     full = visits(80, seed=4)
@@ -85,6 +87,7 @@ def test_the_order_of_columns_does_not_matter() -> None:
     assert slopes[0] == pytest.approx(expected, abs=0.06)
 
 
+@pytest.mark.slow
 def test_new_visits_are_alike_known_ones_at_close_times(fitted: MGPImputer) -> None:
     known = fitted.model_.own_table().frame
     row = known.dropna().iloc[8]
@@ -232,6 +235,7 @@ def test_subject_keeps_what_its_spec_says() -> None:
     assert imputer(**named).rules([*frame.columns, "x"]).specs["id"].slopes == ("x", "t")
 
 
+@pytest.mark.slow
 def test_draws_of_new_subjects_do_not_depend_on_the_order_of_rows() -> None:
     """Cells that a subject's visits have in common are drawn once, whichever comes first."""
     frame = visits(40)

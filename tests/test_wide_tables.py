@@ -31,6 +31,7 @@ def blocks(n: int, p: int, seed: int) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 @pytest.mark.parametrize("p", [30, 130])
+@pytest.mark.slow
 def test_noise_of_many_columns_is_not_learnt(p: int) -> None:
     ratios, slopes, errors = [], [], []
     for seed in range(3):

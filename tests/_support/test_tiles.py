@@ -80,6 +80,7 @@ def same(x: torch.Tensor, y: torch.Tensor) -> bool:
 
 
 @pytest.mark.parametrize("seed", range(2))
+@pytest.mark.slow
 def test_shuffled_pieces_have_the_bits_of_the_whole(
     drawn: tuple[Sampler, EncodedTable, torch.Tensor, dict[int, torch.Tensor]], seed: int
 ) -> None:

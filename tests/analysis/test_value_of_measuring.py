@@ -33,6 +33,7 @@ def rows_without(n: int, labels: list[str], seed: int = 0) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("seed", range(10))
+@pytest.mark.slow
 def test_a_fitted_imputer_ranks_the_columns_to_measure_in_new_rows(seed: int) -> None:
     """Of ten normal tables: `a` is known, and `b` or `c` may be measured to predict `d`."""
     covariance = covariance_of(seed)

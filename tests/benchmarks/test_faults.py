@@ -17,6 +17,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.slow
 def test_killed_runs_resume_to_equal_files(tmp_path: Path) -> None:
     kills = list(faults.run(tmp_path, 3, rows=80, steps=12, seed=1))
     assert [kill.command for kill in kills] == ["fit", "impute", "fit"]

@@ -51,6 +51,7 @@ def scores(parts: Parts, results: dict[str, Imputed]) -> dict[str, Scores]:
 
 
 @pytest.mark.parametrize("name", METHODS)
+@pytest.mark.slow
 def test_every_missing_test_cell_is_imputed_and_no_other(
     name: str, parts: Parts, results: dict[str, Imputed]
 ) -> None:
@@ -62,6 +63,7 @@ def test_every_missing_test_cell_is_imputed_and_no_other(
 
 
 @pytest.mark.parametrize("name", METHODS)
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_imputations(
     name: str, parts: Parts, results: dict[str, Imputed]
 ) -> None:

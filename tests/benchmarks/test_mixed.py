@@ -24,6 +24,7 @@ def table(n: int = 60) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("method", ["mgp", "one_hot", "random_forests", "miceforest"])
+@pytest.mark.slow
 def test_methods_impute_every_held_out_cell(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comparison, "_DRAWS", 3)
     monkeypatch.setattr(comparison, "_TREES", 5)

@@ -108,6 +108,7 @@ def test_without_a_choice_everything_is_measured(monkeypatch: pytest.MonkeyPatch
     assert measured == ["step", "latency", "import", "sizes", "costs", "training", "forests"]
 
 
+@pytest.mark.slow
 def test_costs_of_stages_are_shares_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(costs, "TABLES", {"slade": costs.TABLES["slade"]})
     fit, imputations = costs.measure_costs()
@@ -142,6 +143,7 @@ def tables(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_imputers_are_compared_on_the_tables_of_a_folder(tables: Path) -> None:
     rows = time_to_accuracy.against_trees("Parkinson 10 %", "parkinson", tables, 0.1, (0,), "≤ 0.25")
     assert [row.what for row in rows] == [

@@ -44,6 +44,7 @@ def _without_times(path: Path) -> str:
     return read(path).drop(columns=list(MEASURED)).to_json(orient="records")
 
 
+@pytest.mark.slow
 def test_a_killed_command_continues_to_the_same_results(folder: Path, tmp_path: Path) -> None:
     killed, whole = tmp_path / "killed.csv", tmp_path / "whole.csv"
     fast = ("--methods", "mean", "median")

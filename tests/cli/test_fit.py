@@ -90,6 +90,7 @@ def test_a_folder_is_fitted_file_by_file(
     assert "there is no column 'name'; the table has a, b, c, id" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_processes_that_torchrun_started_fit_together(table: Path) -> None:
     start = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     command = ("-m", "pyro_mgp", "fit", table, "-o", table.parent / "m", *OPTIONS[:-1], "--distributed")

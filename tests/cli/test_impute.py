@@ -319,6 +319,7 @@ KEPT = "finished work is kept: the same command with --resume continues from it"
         ((KeyboardInterrupt,), 130, "interrupted, "),
     ],
 )
+@pytest.mark.slow
 def test_what_was_done_before_a_failure_is_kept_and_gone_on_with(
     table: Path, done: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
     where: str, error: tuple[Any, ...], status: int, said: str,

@@ -197,6 +197,7 @@ def test_missing_indicators_are_of_the_same_kind():
     assert completed["missingindicator_float"].to_list() == NUMBERS["float"].is_null().to_list()
 
 
+@pytest.mark.slow
 def test_imputed_cells_are_those_of_the_same_table_in_pandas():
     frame = NUMBERS.to_pandas()
     own, other = (small(inputs="auto").fit(table).impute(m=2) for table in (frame, NUMBERS))

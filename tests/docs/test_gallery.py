@@ -17,6 +17,8 @@ from matplotlib.colors import to_hex, to_rgb
 from pyro_mgp import plots
 from pyro_mgp.plots import _style as style
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 GALLERY = ROOT / "docs" / "gallery"
 NAMES = [name.removeprefix("plot_") for name in plots.__all__]  # type: ignore[attr-defined]

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "how-to"
 ANSWERS = [FOLDER / f"{name}.md" for name in ("tables", "imputing", "analysing", "checking")]

@@ -13,6 +13,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+pytestmark = pytest.mark.slow
+
 FOLDER = Path(__file__).parents[2] / "examples"
 # Arguments, and a part of the output.
 EXAMPLES = {

@@ -103,6 +103,7 @@ def test_incomplete_columns_have_links_in_few_rows_that_are_complete(monkeypatch
     assert imputer.impute(m=2)[0].notna().to_numpy().all()
 
 
+@pytest.mark.slow
 def test_a_column_without_observed_cells_in_few_rows_takes_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     frame = curved(400)
     frame.loc[10:, "c"] = np.nan

@@ -63,6 +63,7 @@ def test_every_product_has_a_scale_and_inducing_values_share_one() -> None:
 
 
 @pytest.mark.parametrize("spread", [0.03, 0.7])
+@pytest.mark.slow
 def test_without_rows_standard_deviations_of_products_follow_their_prior(spread: float) -> None:
     own = CoefficientScales.of(link(linear_quadratic_matern32))
     assert own is not None

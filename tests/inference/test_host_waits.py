@@ -75,6 +75,7 @@ def waits(
 
 
 @pytest.mark.parametrize("inputs", ["others", "earlier"])
+@pytest.mark.slow
 def test_the_host_waits_for_a_gpu_in_no_step_and_in_no_iteration(
     inputs: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

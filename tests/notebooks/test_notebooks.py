@@ -12,6 +12,8 @@ from typing import Any
 import jupytext
 import pytest
 
+pytestmark = pytest.mark.slow
+
 FOLDER = Path(__file__).parents[2] / "notebooks"
 STEMS = [
     "01_first_imputation",

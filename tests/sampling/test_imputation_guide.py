@@ -39,6 +39,7 @@ def fitted(request: pytest.FixtureRequest) -> tuple[MGPImputer, pd.DataFrame]:
 
 
 @pytest.mark.parametrize("parallel", [True, False])
+@pytest.mark.slow
 def test_samples_of_predictive_are_imputations(
     fitted: tuple[MGPImputer, pd.DataFrame], parallel: bool
 ) -> None:

@@ -101,6 +101,7 @@ def test_each_path_has_the_metric_of_its_imputation() -> None:
 
 
 @pytest.mark.parametrize(("kind", "most"), [("numbers", 1.3), ("bounded", 1.3), ("rounded", 1.3)])
+@pytest.mark.slow
 def test_means_of_regions_vary_by_their_distance_from_the_truth(kind: str, most: float) -> None:
     """The mean of z² over these tables is 1.2, 1.2 and 1.1; with independent cells it was 1.4 to 1.9."""
     squares = []

@@ -81,6 +81,7 @@ def assert_same(folder: Path, expected: pd.DataFrame) -> None:
 
 
 @pytest.mark.parametrize("n_partitions", [1, 7, 20])
+@pytest.mark.slow
 def test_shuffled_partitions_have_the_bits_of_pandas(
     client: Any, imputer: MGPImputer, new: pd.DataFrame, whole: Imputations, n_partitions: int
 ) -> None:

@@ -52,6 +52,7 @@ def in_partitions(
     return [pd.concat([each[j] for each in draws if len(each[j])]) for j in range(3)]
 
 
+@pytest.mark.slow
 def test_any_partition_of_the_rows_in_any_order(
     imputer: MGPImputer, new: pd.DataFrame, whole: Imputations
 ) -> None:

@@ -224,6 +224,7 @@ def load(folder: Path) -> Any:
     return MGPImputer.load(folder) if folder.name == "imputer" else Imputations.load(folder)
 
 
+@pytest.mark.slow
 def test_hostile_files_are_refused(originals: Path, tmp_path: Path) -> None:
     """All of them, with a sentence that names the folder, no code run and little memory taken."""
     assert len(CASES) >= 200

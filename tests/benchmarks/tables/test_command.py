@@ -37,6 +37,7 @@ def _command(folder: Path, out: Path, *more: str) -> list[str]:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_runs_have_processes_of_their_own_and_are_not_repeated(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -39,6 +39,7 @@ def results(table: pd.DataFrame) -> dict[str, Imputed]:
 
 
 @pytest.mark.parametrize("name", HERE)
+@pytest.mark.slow
 def test_every_missing_cell_is_imputed(
     name: str, table: pd.DataFrame, truth: pd.DataFrame, results: dict[str, Imputed]
 ) -> None:
