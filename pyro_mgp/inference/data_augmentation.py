@@ -96,8 +96,7 @@ class Augmentation:
     def __init__(self, chain: Chain, values: Tensor, observed: Tensor, limits: Tensor | None = None) -> None:
         refuse_priors(chain.links)
         self.chain, self.table, self.observed, self.limits = chain, values, observed, limits
-        self.informative = informative_cells(observed, limits)
-        """Cells that are observed or have a limit, Bool `[N, D]`."""
+        informative = informative_cells(observed, limits)
         with local_parameters():
             self.kernels: KernelStack = stack_kernels(chain.links)
             among = self.kernels.among()
@@ -114,7 +113,7 @@ class Augmentation:
         # Levels that are drawn may be learnt from or not; weights of zero decide it for each chain.
         off = values.where(observed, -1.0)
         for i, link in enumerate(chain.links):
-            learnt_from = chain.learns_from(i, off, self.informative)
+            learnt_from = chain.learns_from(i, off, informative)
             known = learnt_from & observed[:, link.column] & observed[:, link.inputs].all(1)
             entries += int(known.sum()) * link.n_values
             known &= entries <= _KNOWN_ENTRIES

@@ -106,8 +106,8 @@ class GibbsChains:
         keeps_conditionals: bool = True,
     ) -> None:
         self.augmentation, self.chain, self.observed = augmentation, augmentation.chain, augmentation.observed
-        self.limits, self.informative = augmentation.limits, augmentation.informative
-        self.holes, self.check, self.predictive, self.bagged = holes, check, predictive, bagged
+        self.limits, self.holes, self.check = augmentation.limits, holes, check
+        self.predictive, self.bagged = predictive, bagged
         self.initial_fill, self.fresh, self.sweep_noise = initial_fill, fresh, sweep_noise
         self.burn_in = _BURN_IN_OF_SEARCH if searching else _BURN_IN
         self.keeps_conditionals, self.lock = keeps_conditionals, Lock()

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from pyro_mgp._support.devices import rows_if_known
 from pyro_mgp._support.tiles import filled_up
-from pyro_mgp.model.conditional import Along, Conditional, Moments, write
+from pyro_mgp.model.conditional import Along, Conditional, Moments
 from pyro_mgp.model.elliptical_slice import N_ANGLES, TOGETHER, elliptical_slice
 from pyro_mgp.model.likelihoods.levels import none_is_on
 from pyro_mgp.model.limited_cells import log_within
@@ -75,12 +75,6 @@ class Candidates:
         values = torch.stack([current, *fresh], dim=-1)
         return cls(values[..., None], torch.zeros_like(values))
 
-    def completed(self, table: Tensor, columns: Sequence[int]) -> Tensor:
-        """Return the rows of the cells `[S, k, D]` with each candidate, `[S, k · K, D]`."""
-        rows = table[:, :, None].repeat(1, 1, self.values.shape[2], 1)
-        write(rows, columns, self.values)
-        return rows.flatten(1, 2)
-
     def chosen(self, log_likelihood: Tensor, normal: Tensor) -> Tensor:
         """Draw cells `[S, k, columns]` in proportion to weights times likelihoods, by numbers `[S, k]`."""
         index = _choose(self.log_weights + log_likelihood, normal)[..., None, None]
@@ -118,15 +112,11 @@ class LaterLinks:
         return self.owners.argsort(stable=True), sizes.cumsum(0) - sizes, sizes
 
     @cached_property
-    def tells(self) -> list[Tensor]:
-        """Bool `[S, k]`, the cells of which each link tells something."""
-        return [link.informative & none_is_on(self.table, link.unless) for link in self.links]
-
-    @cached_property
     def _parts(self) -> list[tuple[Later, Along, Tensor]]:
         """The links, their moments along the columns, and the cells of which they tell something."""
         along = [link.conditional.along(self.table, self.columns) for link in self.links]
-        return list(zip(self.links, along, self.tells, strict=True))
+        tells = [link.informative & none_is_on(self.table, link.unless) for link in self.links]
+        return list(zip(self.links, along, tells, strict=True))
 
     def log_likelihood(self, paths: Tensor, cells: Tensor, values: Tensor) -> Tensor:
         """Return the log likelihood `[j]` of candidate values of some cells, `[j]` or `[j, indicators]`."""

@@ -9,7 +9,7 @@ columns are informative; see `later_links`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -94,7 +94,7 @@ class SequentialChain(Chain):
             return visit.filled[:, visit.rows, self.links[number].column] if two else drawn
         link, moments = self.links[number], visit.visited[number]
         informative = self.informative(visit.informative)
-        weighted = self.weighted(number, visit.observed, informative)
+        weighted = self._weighted(number, visit.observed, informative)
         is_weighted = link.once(visit.filled[0], weighted)[rows]
         cells = rows_if_known(is_weighted)
         if cells is None:
@@ -102,7 +102,7 @@ class SequentialChain(Chain):
         elif len(cells) == 0:
             return drawn
         cells = filled_up(cells, len(drawn))
-        later = self.later_links(number, visit.conditionals, visit.filled, rows[cells], informative)
+        later = self._later_links(number, visit.conditionals, visit.filled, rows[cells], informative)
         at = moments.select(cells, 1)
 
         # Besides the draw's own number.
@@ -114,14 +114,14 @@ class SequentialChain(Chain):
             moved = _moved(link, visit.conditionals[number], at, later, numbers, limits)
             return drawn.index_copy(1, cells, moved).where(is_weighted, drawn)
 
-    def weighted(self, number: int, observed: Tensor, informative: Sequence[Tensor]) -> Tensor:
+    def _weighted(self, number: int, observed: Tensor, informative: Sequence[Tensor]) -> Tensor:
         """Return Bool `[n]`, the rows in which later links tell something of a link's missing cell."""
         told = torch.zeros_like(observed[:, 0])
         for e in self.followers[number]:
             told = told | informative[e]
         return told & ~observed[:, self.links[number].column]
 
-    def later_links(
+    def _later_links(
         self,
         number: int,
         conditionals: Sequence[Conditional],
@@ -143,27 +143,10 @@ class SequentialChain(Chain):
             links.append(Later(e, conditional, link.column, link.unless, told))
         return LaterLinks(links, filled[:, rows], columns, owners, n_cells)
 
-    def candidates(
-        self, number: int, conditionals: Sequence[Conditional], table: Tensor, numbers: Numbers
-    ) -> Candidates:
-        """Return candidates for a link's cells in rows `[S, k, D]`, or for the compound that it begins."""
-        link, own, compound = self.links[number], conditionals[number], self.compound_of(number)
-        if compound is not None:
-            visited = {i: conditionals[i].moments(table) for i in compound.links}
-            if isinstance(compound, TwoPart):
-                return _two_parts(
-                    compound, conditionals, visited, table[..., list(compound.columns)], numbers
-                )
-            return _levels(compound, conditionals, visited)
-        at, current = own.moments(table), table[..., link.column]
-        if isinstance(link.likelihood, Ordinal):
-            return _values(link.likelihood, own, at)
-        return Candidates.of_draws(current, partial(own.draw, at), numbers)
-
     def draw_compound(self, compound: Compound, visit: Visit, eps: Tensor) -> Tensor:
         """Draw the columns of a compound, `[S, k, columns]`, given the later links as well; see `Chain`."""
         first, informative = compound.links[0], self.informative(visit.informative)
-        later = self.later_links(first, visit.conditionals, visit.filled, visit.rows, informative)
+        later = self._later_links(first, visit.conditionals, visit.filled, visit.rows, informative)
         if isinstance(compound, TwoPart):
             return self._draw_two_parts(compound, visit, later, eps)
         levels = _levels(compound, visit.conditionals, visit.visited)
@@ -223,7 +206,7 @@ def _values(likelihood: Ordinal, own: Conditional, at: Moments) -> Candidates:
 def _levels(
     category: Category,
     conditionals: Sequence[Conditional],
-    visited: Mapping[int, Moments] | Sequence[Moments],
+    visited: Sequence[Moments],
 ) -> Candidates:
     """Return the levels of a category with their probabilities given the earlier columns."""
     on, off = category.on, category.off
@@ -242,7 +225,7 @@ def _levels(
 def _two_parts(
     compound: TwoPart,
     conditionals: Sequence[Conditional],
-    visited: Mapping[int, Moments] | Sequence[Moments],
+    visited: Sequence[Moments],
     current: Tensor,
     numbers: Numbers,
 ) -> Candidates:
