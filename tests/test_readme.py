@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
-
 ROOT = Path(__file__).parent.parent
 DOCS = [page for page in sorted((ROOT / "docs").rglob("*.md")) if page.parent.name != "notebooks"]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *DOCS]
@@ -23,6 +21,7 @@ def named(page: Path) -> str:
 
 
 @pytest.mark.parametrize("page", RUN, ids=named)
+@pytest.mark.slow
 def test_the_python_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)

@@ -87,7 +87,7 @@ class GibbsChains:
             of the link, and its conditional at drawn functions.
         check: Function that raises an error if completed tables `[S, N, D]` have diverged.
         bagged: Whether the posteriors of functions and noises are bagged, in chains that begin anew.
-        searching: Whether draws are for the search of a plan, for which a shorter burn-in suffices.
+        searching: Whether draws are for the search for a plan, for which a shorter burn-in suffices.
         keeps_conditionals: Whether the predictive distributions of all links fit into memory together.
     """
 
@@ -109,7 +109,9 @@ class GibbsChains:
         self.limits, self.holes, self.check = augmentation.limits, holes, check
         self.predictive, self.bagged = predictive, bagged
         self.initial_fill, self.fresh, self.sweep_noise = initial_fill, fresh, sweep_noise
-        self.burn_in = _BURN_IN_OF_SEARCH if searching else _BURN_IN
+        # Functions of sparse terms start far from where they end.
+        is_short = searching and not any(map(_is_sparse, self.chain.links))
+        self.burn_in = _BURN_IN_OF_SEARCH if is_short else _BURN_IN
         self.keeps_conditionals, self.lock = keeps_conditionals, Lock()
         self.kept, self.passed = list[Drawn](), list[Drawn]()
         """Draws, and functions without cells of all iterations after burn-in that learnt them."""

@@ -200,10 +200,11 @@ def slice_sample(
         given_earlier = -0.5 * (values - mean[at]).square() / variance[at]
         return given_earlier + later.log_likelihood(paths[at], cells[at], values)
 
-    apart = _APART * variance.sqrt()
-    together = torch.stack([mean - apart, mean, mean + apart, values.flatten()])
-    every = torch.arange(len(mean), device=mean.device).repeat(4)
-    low, middle, high, start = log_density(together.flatten(), every).view(4, -1)
+    apart, every = _APART * variance.sqrt(), torch.arange(len(mean), device=mean.device)
+    at = torch.stack([mean - apart, mean, mean + apart, values.flatten()])
+    parts = at.split(max(TOGETHER // max(len(mean), 1), 1))
+    found = [log_density(some.flatten(), every.repeat(len(some))).view_as(some) for some in parts]
+    low, middle, high, start = torch.cat(found)
     centre, spread = _normal_approximation(mean, variance, (low, middle, high))
 
     def log_ratio(deviations: Tensor, at: Tensor) -> Tensor:
@@ -223,15 +224,17 @@ def _normal_approximation(
 ) -> tuple[Tensor, Tensor]:
     """Return mean and standard deviation of a normal approximation of each cell's distribution, `[n]`.
 
-    Takes mean and variance given the earlier columns, and log densities at the mean minus `_APART` standard
-    deviations, at the mean, and plus as many. The parabola through these is exact if the later links are
-    linear with normal noise. As it does not depend on the current values, moves leave the density invariant.
+    Takes mean and variance given the earlier columns, and log densities `_APART` standard deviations below
+    the mean, at the mean, and as far above it. A parabola through these is exact if the later links are
+    linear with normal noise. The standard deviation is `_WIDER` times that of the parabola. Moves leave the
+    density of the cells invariant, since the approximation does not depend on their current values.
     """
     (low, middle, high), apart = log_densities, _APART * variance.sqrt()
     slope, curvature = (high - low) / (2 * apart), (high - 2 * middle + low) / apart.square()
     # Elsewhere later links tell little, or the distribution may have several modes.
     narrows = curvature.isfinite() & slope.isfinite() & (curvature * variance < -_NARROWER)
     precision = torch.where(narrows, -curvature, variance.reciprocal())
+    # The parabola is not trusted far beyond the values through which it goes.
     step = (slope / precision).maximum(-2 * apart).minimum(2 * apart)
     spread = torch.where(narrows, _WIDER, 1.0) * precision.rsqrt()
     return torch.where(narrows, mean + step, mean), spread

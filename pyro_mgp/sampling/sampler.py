@@ -76,7 +76,7 @@ class Sampler:
     cholesky_cache: CholeskyCache  # cache shared by all samplers of a chain
     training: EncodedTable | None  # rows given which functions are drawn; None to draw them from q(u)
     n_chains: int  # number of chains of Gibbs sampling of the training rows
-    searching: bool = False  # draw for the search of a plan: with less burn-in, and without bagging
+    searching: bool = False  # draw for the search for a plan: with less burn-in, and without bagging
     posterior: Sequence[Chain] = ()  # with drawn lengthscales, for each chain of Gibbs sampling; or none
 
     @torch.no_grad()

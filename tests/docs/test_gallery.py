@@ -17,8 +17,6 @@ from matplotlib.colors import to_hex, to_rgb
 from pyro_mgp import plots
 from pyro_mgp.plots import _style as style
 
-pytestmark = pytest.mark.slow
-
 ROOT = Path(__file__).parents[2]
 GALLERY = ROOT / "docs" / "gallery"
 NAMES = [name.removeprefix("plot_") for name in plots.__all__]  # type: ignore[attr-defined]
@@ -65,6 +63,7 @@ def test_a_picture_is_small_and_has_the_background_of_its_page(
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.slow
 def test_a_script_is_short_and_draws(name: str, no_figures: None, monkeypatch: pytest.MonkeyPatch) -> None:
     script = GALLERY / f"{name}.py"
     lines = script.read_text("utf-8").splitlines()

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
-
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs" / "how-to"
 ANSWERS = [FOLDER / f"{name}.md" for name in ("tables", "imputing", "analysing", "checking")]
@@ -55,6 +53,7 @@ def test_each_answer_has_one_short_block(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", [*ANSWERS, COMING_FROM], ids=named)
+@pytest.mark.slow
 def test_the_python_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)

@@ -13,8 +13,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-pytestmark = pytest.mark.slow
-
 FOLDER = Path(__file__).parents[2] / "examples"
 # Arguments, and a part of the output.
 EXAMPLES = {
@@ -51,6 +49,7 @@ def test_every_example_is_listed() -> None:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.slow
 def test_an_example_runs(name: str, tmp_path: Path, table: None, warning_options: list[str]) -> None:
     for each in NEEDED.get(name, []):
         if importlib.util.find_spec(each) is None and shutil.which(each) is None:

@@ -61,16 +61,17 @@ def test_choices_converge_from_a_bad_start() -> None:
     assert stats.kstest(values, lambda q: np.interp(q, x, distribution)).pvalue > 1e-3
 
 
-@pytest.mark.parametrize(("y", "noise"), [(2.0, 0.4), (0.5, 0.01), (-2.0, 0.4)])
+@pytest.mark.parametrize(("y", "noise"), [(2.0, 0.4), (0.5, 0.01), (-2.0, 0.4), (6.0, 0.4)])
 def test_slices_keep_the_posterior(y: float, noise: float) -> None:
-    """With two modes, of which a normal approximation is wrong, and with one."""
+    """With two modes, for which a normal approximation is wrong or is not made, and with one."""
     x, distribution = posterior(y, noise, lambda x: stats.norm.pdf(x, 0.5, 1.2))
-    values = np.interp((np.arange(N_CELLS) + 0.5) / N_CELLS, distribution, x)
+    start = values = np.interp((np.arange(N_CELLS) + 0.5) / N_CELLS, distribution, x)
     at = Moments(torch.full((1, N_CELLS), 0.5).double(), torch.full((1, N_CELLS), 0.44).double())
     for step in range(3):
         later, one = square_later(values, y, noise), torch.tensor(1.0).double()
         values = slice_sample(at, one, later, normals(step))[0].numpy()
         assert stats.kstest(values, lambda q: np.interp(q, x, distribution)).pvalue > 1e-3
+    assert (values != start).mean() > 0.99
 
 
 def test_a_cell_with_a_normal_distribution_forgets_its_value_in_one_move() -> None:

@@ -12,8 +12,6 @@ from typing import Any
 import jupytext
 import pytest
 
-pytestmark = pytest.mark.slow
-
 FOLDER = Path(__file__).parents[2] / "notebooks"
 STEMS = [
     "01_first_imputation",
@@ -103,6 +101,7 @@ def test_the_data_are_found_from_both_folders(stem: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("stem", STEMS)
+@pytest.mark.slow
 def test_a_script_runs(stem: str, warning_options: list[str]) -> None:
     ignored = [part for each in IGNORED for part in ("-W", each)]
     done = subprocess.run(
