@@ -91,6 +91,7 @@ def test_the_order_of_columns_does_not_matter() -> None:
     assert slopes[0] == pytest.approx(slopes[1], abs=0.05)
 
 
+@pytest.mark.slow
 def test_columns_of_a_school_have_one_cell_per_school(fitted: MGPImputer) -> None:
     assert fitted.order_ == ["w", "kind=a", "kind=b", "x", "y"] or fitted.order_[0] == "kind=a"
     links = {link.name: link for link in fitted.model_.link_specs}
@@ -109,6 +110,7 @@ def test_columns_of_a_school_have_one_cell_per_school(fitted: MGPImputer) -> Non
     np.testing.assert_allclose(point.loc[lost, "w"], found.mean(0), atol=0.6)
 
 
+@pytest.mark.slow
 def test_the_cell_of_a_school_is_told_by_all_its_rows() -> None:
     """In y = w + noise the posterior of w has the variance of the mean of its rows."""
     g, school = np.random.default_rng(0), np.repeat(np.arange(60), 9)
@@ -212,6 +214,7 @@ def holey_scores() -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("columns", [["school", "x", "y"], ["school", "x", "y", "passed"]])
+@pytest.mark.slow
 def test_effects_of_new_groups_are_drawn_given_their_rows(columns: list[str]) -> None:
     """With y only, means are those of the posterior at true parameters; whether pupils passed tells more."""
     fitted = imputer().fit(holey_scores()[columns])
@@ -279,6 +282,7 @@ def test_crossed_groups() -> None:
     assert np.sqrt((error[frame["score"].isna()] ** 2).mean()) < 0.5  # their standard deviation is 1.4
 
 
+@pytest.mark.slow
 def test_ordered_levels_and_counts_have_effects() -> None:
     frame = pupils(40, 8, seed=5)
     frame["x"] = np.nan_to_num(frame["x"])

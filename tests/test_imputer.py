@@ -147,6 +147,7 @@ def saved(fitted: MGPImputer, tmp_path_factory: pytest.TempPathFactory) -> Path:
 # -------------------------------------------------------------------------------------------- the public face
 
 
+@pytest.mark.slow
 def test_completed_tables_are_the_table_with_its_holes_filled(fitted_mixed: MGPImputer) -> None:
     frame = mixed()
     draws = fitted_mixed.impute(m=3)
@@ -186,6 +187,7 @@ def test_fit_takes_any_index(index: pd.Index[Any]) -> None:
         assert_completes(completed, frame)
 
 
+@pytest.mark.slow
 def test_draws_differ_between_imputations(fitted_mixed: MGPImputer) -> None:
     draws = fitted_mixed.impute(m=200)  # one boolean is uncertain, with a probability of some .03
     assert list(draws.values) == mixed().columns[:-2].tolist()
@@ -549,6 +551,7 @@ def test_observed_cells_never_change(frame: pd.DataFrame) -> None:
 
 @settings(FEW, max_examples=4)
 @given(new=mixed_rows())
+@pytest.mark.slow
 def test_any_new_rows_are_completed(fitted_mixed: MGPImputer, new: pd.DataFrame) -> None:
     draws = fitted_mixed.impute(new, m=2)
     for completed in [*draws, fitted_mixed.transform(new)]:
@@ -560,6 +563,7 @@ def test_any_new_rows_are_completed(fitted_mixed: MGPImputer, new: pd.DataFrame)
 
 @FEW
 @given(frame=numeric_tables(), data=st.data())
+@pytest.mark.slow
 def test_permuted_rows_permute_the_answer(frame: pd.DataFrame, data: st.DataObject) -> None:
     order = data.draw(st.permutations(range(len(frame))))
     turned = frame.iloc[order]
@@ -1079,6 +1083,7 @@ SAVED: dict[str, Callable[[], tuple[MGPImputer, pd.DataFrame]]] = {
 
 
 @pytest.mark.parametrize("case", ["every dtype", *SAVED])
+@pytest.mark.slow
 def test_a_loaded_imputer_is_the_saved_one(case: str, fitted_mixed: MGPImputer, tmp_path: Path) -> None:
     imputer, frame = SAVED[case]() if case in SAVED else (fitted_mixed, mixed())
     imputer.save(tmp_path / "deep" / "imputer")
@@ -1796,6 +1801,7 @@ def test_observed_cells_stay_and_imputations_are_numbered_in_earlier_links(
     assert all((values.std(0) > 0).all() for values in draws.values.values())
 
 
+@pytest.mark.slow
 def test_permuted_rows_permute_what_earlier_links_say() -> None:
     """Also with more complete rows than are asked for an order."""
     frame = squares(300)

@@ -91,6 +91,7 @@ def test_without_its_limits_a_column_is_imputed_too_high() -> None:
     assert with_limits < without - 0.05
 
 
+@pytest.mark.slow
 def test_new_rows_saved_imputers_and_files_keep_limits(tmp_path: Path) -> None:
     frame, specs = censored(more=True)
     fitted = imputer(specs).fit(frame)

@@ -97,11 +97,13 @@ def fitted() -> MGPImputer:
         return imputer.fit(frame)
 
 
+@pytest.mark.slow
 def test_every_kind_is_found(fitted: MGPImputer) -> None:
     expected = [Kind.HEAVY_TAILED if k == 12 else kind for k, kind in enumerate(KINDS)]
     assert [column.kind for column in fitted.codec_.columns] == expected
 
 
+@pytest.mark.slow
 def test_every_draw_is_a_valid_table(fitted: MGPImputer) -> None:
     draws = fitted.impute(m=6)
     for completed in draws:

@@ -91,6 +91,7 @@ def test_whole_amounts_stay_whole_and_a_largest_number_is_a_bound_as_well() -> N
 
 
 @pytest.mark.filterwarnings(FOUND)
+@pytest.mark.slow
 def test_point_predictions_are_means_over_both_parts() -> None:
     frame = amounts()
     fitted = imputer().fit(frame)
@@ -179,6 +180,7 @@ def test_rows_are_imputed_alone_as_among_others() -> None:
 
 
 @pytest.mark.filterwarnings(FOUND)
+@pytest.mark.slow
 def test_calibration_arviz_and_relevance_take_both_parts() -> None:
     frame = amounts()
     fitted = imputer().fit(frame)

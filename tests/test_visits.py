@@ -128,6 +128,7 @@ def test_point_predictions_files_and_calibration(fitted: MGPImputer, tmp_path: P
     assert found.overall["high_90"] > 0.85
 
 
+@pytest.mark.slow
 def test_ordered_and_two_part_columns_have_the_process() -> None:
     frame = visits(50, seed=6)
     frame["level"] = pd.cut(frame["y"], [-np.inf, 0, 1.5, np.inf], labels=["low", "middle", "high"])

@@ -198,6 +198,7 @@ def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[dict[st
 
 
 @pytest.mark.parametrize("name", STEPS)
+@pytest.mark.slow
 def test_loss_gradients_draws_and_q_of_a_step_are_those_of_one_process(
     name: str, processes: list[dict[str, Any]]
 ) -> None:

@@ -11,6 +11,7 @@ from benchmarks import memory
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc/self/clear_refs")
+@pytest.mark.slow
 def test_lower_bounds_stand_beside_the_peak() -> None:
     fitted, imputed = memory.measure([(400, 3, 2, {"n_inducing": 20})])
     assert (fitted.what, imputed.what) == ("fit: 400 × 3", "impute: 400 × 3, m = 2")

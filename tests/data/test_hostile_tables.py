@@ -22,6 +22,7 @@ few = settings(max_examples=12, deadline=None, suppress_health_check=list(Health
 
 @few
 @given(tables())
+@pytest.mark.slow
 def test_hostile_tables_are_completed_or_refused(frame: pd.DataFrame) -> None:
     ended = impute(frame, **QUICK)
     assert ended == "completed" or ended.startswith(("ValueError: ", "TypeError: ", "FloatingPointError: "))
@@ -29,6 +30,7 @@ def test_hostile_tables_are_completed_or_refused(frame: pd.DataFrame) -> None:
 
 @few
 @given(files())
+@pytest.mark.slow
 def test_hostile_files_are_completed_or_refused(content: bytes) -> None:
     ended = impute_file(content)
     assert ended == "completed" or ended.startswith(("ValueError: ", "TypeError: ", "FloatingPointError: "))

@@ -246,6 +246,7 @@ def test_the_same_seed_gives_the_same_figures_and_the_imputer_stays() -> None:
     assert imputer.impute(m=2) == draws
 
 
+@pytest.mark.slow
 def test_folds_in_processes_give_the_figures_of_one_process() -> None:
     frame = line(80).mask(np.random.default_rng(1).random((80, 3)) < 0.1)
     alone, together = (calibrate(small(), frame, folds=3, m=5, n_jobs=n_jobs) for n_jobs in (None, 2))

@@ -308,6 +308,7 @@ def test_automatic_guides_honour_priors() -> None:
 
 
 @pytest.mark.parametrize("training", [True, False])
+@pytest.mark.slow
 def test_parallel_predictions_are_those_of_one_after_the_other(training: bool) -> None:
     chain, filled, observed = small(n_sweeps=2)
     chain.train(training)

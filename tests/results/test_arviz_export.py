@@ -270,6 +270,7 @@ def test_no_cell_is_a_neighbour_of_itself(jumps, tmp_path):
     assert seen.mean() > own.mean() + 0.1
 
 
+@pytest.mark.slow
 def test_coverage_of_observed_and_missing_cells_agrees_with_neighbours():
     """Checks of observed cells are valid for missing cells only if both have the same coverage."""
     found = {"in_sample_predictive": [], "predictions": []}
@@ -298,6 +299,7 @@ def test_measurement_errors_widen_replicates_but_not_imputed_cells():
 # ---------------------------------------------------------------------------------------------- what is there
 
 
+@pytest.mark.slow
 def test_predictions_are_the_draws(of_mixed):
     tree, frame = of_mixed.to_arviz(), of_mixed.frame
     predictions = group(tree, "predictions")

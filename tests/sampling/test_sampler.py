@@ -53,6 +53,7 @@ def drawn():
     return {joint: (imputer, imputer.impute(m=1000).values["y"]) for joint, imputer in imputers.items()}
 
 
+@pytest.mark.slow
 def test_joint_draws_carry_the_uncertainty_of_the_function_and_cells_drawn_alone_do_not(drawn):
     """The mean of the imputed cells varies between imputations as under the exact GP, as pooling requires."""
     variances = {joint: values.mean(axis=1).var(ddof=1) for joint, (_, values) in drawn.items()}
@@ -125,6 +126,7 @@ def curved(n_rows=160):
 @pytest.mark.parametrize(
     "settings", [{"inputs": "others"}, {"inputs": "earlier"}, {"n_neighbors": 4}], ids=str
 )
+@pytest.mark.slow
 def test_rows_of_the_training_table_have_their_draws_in_any_table(settings):
     """They are the states of chains, which a sweep with shifts of zero repeats; other rows have sweeps."""
     frame = curved()

@@ -185,6 +185,7 @@ def test_cells_that_are_missing_together_form_combinations_that_occur() -> None:
     assert np.mean(shares) > 0.9
 
 
+@pytest.mark.slow
 def test_imputations_have_starts_of_their_own_in_small_tables_and_share_them_in_large_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -111,6 +111,7 @@ def test_threads_give_equal_tables(imputer: MGPImputer, new: pd.DataFrame, whole
         pd.testing.assert_frame_equal(tables[4].compute(), whole[4], check_exact=True)
 
 
+@pytest.mark.slow
 def test_parts_of_a_killed_worker_are_imputed_again(
     client: Any, imputer: MGPImputer, new: pd.DataFrame, whole: Imputations, tmp_path: Path
 ) -> None:
