@@ -192,31 +192,34 @@ def slice_sample(
     Takes the moments of the latent function at the cells, the variance of observations given this, `[]` or
     `[S, 1]`, and numbers of the ellipse (1), of the threshold (2) and of the angles (3 and more).
     """
-    values = later.current
+    values, mean = later.current, moments.mean
+    variance = moments.variance + noise
+    apart = _APART * variance.sqrt()
+    at = torch.stack([mean - apart, mean, mean + apart, values], dim=-1)
+    densities = _given_earlier(at, mean[..., None], variance[..., None])
+    densities = densities + later.of_candidates(Candidates(at[..., None], torch.zeros_like(at)))
+    low, middle, high, start = densities.flatten(0, 1).unbind(-1)
     paths, cells = every_cell(values)
-    mean, variance = moments.mean.flatten(), (moments.variance + noise).flatten()
-
-    def log_density(values: Tensor, at: Tensor) -> Tensor:
-        given_earlier = -0.5 * (values - mean[at]).square() / variance[at]
-        return given_earlier + later.log_likelihood(paths[at], cells[at], values)
-
-    apart, every = _APART * variance.sqrt(), torch.arange(len(mean), device=mean.device)
-    at = torch.stack([mean - apart, mean, mean + apart, values.flatten()])
-    parts = at.split(max(TOGETHER // max(len(mean), 1), 1))
-    found = [log_density(some.flatten(), every.repeat(len(some))).view_as(some) for some in parts]
-    low, middle, high, start = torch.cat(found)
+    mean, variance, current = mean.flatten(), variance.flatten(), values.flatten()
     centre, spread = _normal_approximation(mean, variance, (low, middle, high))
 
-    def log_ratio(deviations: Tensor, at: Tensor) -> Tensor:
-        proposed = centre[at] + deviations
-        ratio = log_density(proposed, at) + 0.5 * (deviations / spread[at]).square()
-        return ratio if limits is None else ratio + log_within(proposed, limits[cells[at]])
+    def log_ratio(deviations: Tensor, number: Tensor) -> Tensor:
+        proposed = centre[number] + deviations
+        ratio = _given_earlier(proposed, mean[number], variance[number])
+        ratio = ratio + later.log_likelihood(paths[number], cells[number], proposed)
+        ratio = ratio + 0.5 * (deviations / spread[number]).square()
+        return ratio if limits is None else ratio + log_within(proposed, limits[cells[number]])
 
-    current, direction = values.flatten() - centre, spread * numbers(1).flatten()
+    deviations, direction = current - centre, spread * numbers(1).flatten()
     uniform = [torch.special.ndtr(numbers(2 + i)).flatten() for i in range(1 + N_ANGLES)]
-    states = current, direction, log_ratio, start + 0.5 * (current / spread).square()
+    states = deviations, direction, log_ratio, start + 0.5 * (deviations / spread).square()
     moved = elliptical_slice(*states, torch.stack(uniform, dim=1), filled_up)
     return (centre + moved).view_as(values)
+
+
+def _given_earlier(values: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+    """Return the log density, up to a constant, of values given the earlier columns."""
+    return -0.5 * (values - mean).square() / variance
 
 
 def _normal_approximation(
@@ -235,7 +238,7 @@ def _normal_approximation(
     narrows = curvature.isfinite() & slope.isfinite() & (curvature * variance < -_NARROWER)
     precision = torch.where(narrows, -curvature, variance.reciprocal())
     # The parabola is not trusted far beyond the values through which it goes.
-    step = (slope / precision).maximum(-2 * apart).minimum(2 * apart)
+    step = (slope / precision).clamp(-2 * apart, 2 * apart)
     spread = torch.where(narrows, _WIDER, 1.0) * precision.rsqrt()
     return torch.where(narrows, mean + step, mean), spread
 
