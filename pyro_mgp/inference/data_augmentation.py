@@ -90,12 +90,21 @@ class Augmentation:
     """Distributions of a trained chain's functions and noises given completed tables.
 
     The observed cells `[N, D]` of its table have these values, `[N, D]`, and missing ones these limits,
-    `[N, D, 2]`.
+    `[N, D, 2]`. Draws may be for the search for a plan: `searching`.
     """
 
-    def __init__(self, chain: Chain, values: Tensor, observed: Tensor, limits: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        chain: Chain,
+        values: Tensor,
+        observed: Tensor,
+        limits: Tensor | None = None,
+        *,
+        searching: bool = False,
+    ) -> None:
         refuse_priors(chain.links)
         self.chain, self.table, self.observed, self.limits = chain, values, observed, limits
+        self.searching = searching
         informative = informative_cells(observed, limits)
         with local_parameters():
             self.kernels: KernelStack = stack_kernels(chain.links)
@@ -103,7 +112,7 @@ class Augmentation:
         with naming(chain.names):
             factors = factorise(among, max(link.jitter for link in chain.links))
         self.inverse = invert_by_blocks(factors)
-        self.scales = [CoefficientScales.of(link) for link in chain.links]
+        self.scales = [CoefficientScales.of(link, searching=searching) for link in chain.links]
         # Of the rest of each kernel.
         of_rest = [self.inverse[i, n:, n:] for i, n in enumerate(self.kernels.n_features)]
         self.forms = [inverse.mT @ inverse for inverse in of_rest]

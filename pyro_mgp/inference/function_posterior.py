@@ -96,8 +96,11 @@ class CoefficientScales:
     """Prior standard deviation ω of log τ; 0 if there are no products."""
 
     @classmethod
-    def of(cls, link: Link) -> Self | None:
-        """Return the prior of a link's values; None if its kernel has no trend, and nothing is drawn."""
+    def of(cls, link: Link, *, searching: bool = False) -> Self | None:
+        """Return the prior of a link's values; None if its kernel has no trend, and nothing is drawn.
+
+        For `searching` see `model.priors.shared_spread`.
+        """
         trend, rest = trend_of(link.kernel)
         if trend is None:
             return None
@@ -109,7 +112,7 @@ class CoefficientScales:
         wide = group_scales(link)[groups.clamp(max=EFFECT)] / typical
         products = (groups == PRODUCTS) & (typical > 0)
         own, shared = (each.nonzero()[:, 0] for each in (coefficients, products))
-        return cls(own, products, shared, groups == REST, wide, shared_spread(trend))
+        return cls(own, products, shared, groups == REST, wide, shared_spread(trend, searching=searching))
 
     def draw(self, values: Tensor, scales: Tensor, fresh: Callable[[int], Tensor]) -> Tensor:
         """Return the standard deviations `[S, M]` with those of coefficients drawn anew, by slice sampling.

@@ -78,7 +78,7 @@ class GibbsChains:
     to draw, after a burn-in before the first; other chains begin anew, see the module.
 
     Args:
-        augmentation: Distributions of the functions.
+        augmentation: Distributions of the functions. A search for a plan has a shorter burn-in.
         initial_fill: Function that returns the filled training table for the k-th start, `[S, N, D]`.
         fresh: Standard normal numbers of functions and variances.
         sweep_noise: Standard normal numbers of a sweep, by the numbers of draw and sweep.
@@ -87,7 +87,6 @@ class GibbsChains:
             of the link, and its conditional at drawn functions.
         check: Function that raises an error if completed tables `[S, N, D]` have diverged.
         bagged: Whether the posteriors of functions and noises are bagged, in chains that begin anew.
-        searching: Whether draws are for the search for a plan, for which a shorter burn-in suffices.
         keeps_conditionals: Whether the predictive distributions of all links fit into memory together.
     """
 
@@ -102,7 +101,6 @@ class GibbsChains:
         check: Callable[[Tensor], None] = lambda _: None,
         *,
         bagged: bool = False,
-        searching: bool = False,
         keeps_conditionals: bool = True,
     ) -> None:
         self.augmentation, self.chain, self.observed = augmentation, augmentation.chain, augmentation.observed
@@ -110,7 +108,7 @@ class GibbsChains:
         self.predictive, self.bagged = predictive, bagged
         self.initial_fill, self.fresh, self.sweep_noise = initial_fill, fresh, sweep_noise
         # Functions of sparse terms start far from where they end.
-        is_short = searching and not any(map(_is_sparse, self.chain.links))
+        is_short = augmentation.searching and not any(map(_is_sparse, self.chain.links))
         self.burn_in = _BURN_IN_OF_SEARCH if is_short else _BURN_IN
         self.keeps_conditionals, self.lock = keeps_conditionals, Lock()
         self.kept, self.passed = list[Drawn](), list[Drawn]()

@@ -76,7 +76,7 @@ class Sampler:
     cholesky_cache: CholeskyCache  # cache shared by all samplers of a chain
     training: EncodedTable | None  # rows given which functions are drawn; None to draw them from q(u)
     n_chains: int  # number of chains of Gibbs sampling of the training rows
-    searching: bool = False  # draw for the search for a plan: with less burn-in, and without bagging
+    searching: bool = False  # draw for the search for a plan; see `Augmentation`. Nothing is bagged then
     posterior: Sequence[Chain] = ()  # with drawn lengthscales, for each chain of Gibbs sampling; or none
 
     @torch.no_grad()
@@ -441,10 +441,11 @@ class Sampler:
             return self.predictive(training, paths, start(paths))
 
         near, holes = self.neighbours, self._holes(training, paths)
+        given = training.values, training.observed, training.limits
         has_support = any(isinstance(each, DiscreteSupport) for each in self.observations)
         is_corrected = self.neighbours is not None or has_support
         return GibbsChains(
-            Augmentation(without_effects(chain), training.values, training.observed, training.limits),
+            Augmentation(without_effects(chain), *given, searching=self.searching),
             lambda draw: start(numbers(draw)),
             fresh,
             lambda draw, sweep: sweep_noise(draw)(sweep),
@@ -452,7 +453,6 @@ class Sampler:
             completed,
             lambda filled: self._check(filled, training),
             bagged=not self.searching and is_corrected and not isinstance(chain, SequentialChain),
-            searching=self.searching,
             keeps_conditionals=near is None or near.fits(holes, len(paths)),
         )
 

@@ -126,8 +126,9 @@ def test_a_search_for_a_plan_has_a_shorter_burn_in(searching: bool, n_iterations
         swept.append((draw, sweep))
         return noise(draw, sweep)
 
-    given = Augmentation(chain, table, observed), lambda _: table.expand(4, -1, -1), fresh(4), counted
-    chains = GibbsChains(*given, chain.holes(table, observed), searching=searching)
+    augmentation = Augmentation(chain, table, observed, searching=searching)
+    given = lambda _: table.expand(4, -1, -1), fresh(4), counted, chain.holes(table, observed)
+    chains = GibbsChains(augmentation, *given)
     chains.draws(range(4))
     assert len(swept) == len(set(swept)) == n_iterations
     chains.draws(range(8))
