@@ -83,7 +83,8 @@ def test_sparse_terms_share_a_scale_with_products() -> None:
     assert own is not None and trend is not None
     # Intercept, three linear terms, a product, and inducing values.
     assert own.products.nonzero()[:, 0].tolist() == own.coefficients.tolist() == [2, 4]
-    assert shared_spread(trend) == pytest.approx(0.02)
+    assert shared_spread(trend) == pytest.approx(0.1)
+    assert shared_spread(trend, searching=True) == pytest.approx(0.02)
     assert rest.active_dims == [0, 2]
     trend.sparse_deviations.fill_(0.25)
     X = torch.as_tensor(np.random.default_rng(1).normal(size=(5, 3)))
