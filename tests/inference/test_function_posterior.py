@@ -62,12 +62,12 @@ def test_every_product_has_a_scale_and_inducing_values_share_one() -> None:
     assert (rescaled[:, 6:] == rescaled[:, 6:7]).all()
 
 
-@pytest.mark.parametrize("spread", [0.03, 0.7])
+@pytest.mark.parametrize("spread", [0.15, 0.7])
 @pytest.mark.slow
 def test_without_rows_standard_deviations_of_products_follow_their_prior(spread: float) -> None:
     own = CoefficientScales.of(link(linear_quadratic_matern32))
     assert own is not None
-    assert own.spread == pytest.approx(0.03)  # three products
+    assert own.spread == pytest.approx(0.15)  # three products
     own = dataclasses.replace(own, spread=spread)
     n_chains, generator = 4000, seeded(0)
     nothing = torch.zeros(10, 10).double().expand(n_chains, -1, -1), torch.zeros(n_chains, 10).double()
