@@ -25,6 +25,7 @@ from torch import Tensor
 from pyro_mgp.analysis.relevance import ChainImputer, encoded_rows, groups_and_labels
 from pyro_mgp.model.likelihoods.levels import none_is_on
 from pyro_mgp.sampling.local_gp import LocalLink
+from pyro_mgp.sampling.neighbours import responses
 from pyro_mgp.sampling.observed_cells import own_references
 
 PARTS = ("linear", "curved", "nearby rows", "unexplained")
@@ -35,9 +36,10 @@ PARTS = ("linear", "curved", "nearby rows", "unexplained")
 def variance_shares(imputer: ChainImputer, X: pd.DataFrame | ArrayLike | None = None) -> pd.DataFrame:
     """Compute what share of the variance of each column with a link the parts of the link explain.
 
-    Shares of a category are averages over its links. For labels and counts they are shares of the variance of
-    the mean of the latent function (probit or log), which has no unexplained part. With few rows per input
-    they are too favourable. In a joint density links see complete and earlier columns only.
+    Shares of a category are averages over its links. For counts, and labels without local GP, they are shares
+    of the variance of the mean of the latent function (probit or log), which has no unexplained part. With
+    few rows per input they are too favourable. In a joint density links see complete and earlier columns
+    only.
 
     Args:
         imputer: Imputer after `fit`.
@@ -71,13 +73,14 @@ def variance_shares(imputer: ChainImputer, X: pd.DataFrame | ArrayLike | None = 
     for i, (link, conditional) in enumerate(zip(model.chain.links, model.chain.conditionals(), strict=True)):
         applies = none_is_on(given.values, link.unless)
         here = (given.observed[:, link.column] & applies).nonzero()[:, 0]
-        smooth = conditional.functions(rows[here])[0]
+        is_local = near is not None and len(near.links[i]) > 0
+        smooth = (responses(conditional, rows[here]) if is_local else conditional.functions(rows[here]))[0]
         nearby = torch.zeros_like(smooth)
-        if near is not None and near.links[i]:
+        if near is not None and is_local:
             parts = here.split(near.rows_at_once(len(near.links[i])))
             nearby = torch.cat([_local_means(near.links[i], rows[part], own, part) for part in parts])
         linear = _linear_fit(rows[here][:, link.inputs], smooth)
-        values = given.values[here, link.column] if link.is_gaussian else smooth + nearby
+        values = given.values[here, link.column] if link.is_gaussian or is_local else smooth
         enough = len(here) > len(link.inputs) + 1
         found.append(_shares(values, linear, smooth - linear, nearby) if enough else [math.nan] * len(PARTS))
     groups, labels = groups_and_labels(model)

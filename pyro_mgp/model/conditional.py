@@ -45,6 +45,8 @@ class Moments:
     """Variance of a cell's own deviation besides the shared one; None without a shared one."""
     counts: Tensor | None = None
     """Neighbours with each value of a discrete support, weighted by correlation, `[S, n, J]`, or None."""
+    levels: Tensor | None = None
+    """Log probabilities of the levels under the sparse GP alone, `[S, n, J]`; None for numbers."""
 
     @classmethod
     def joined(cls, parts: Sequence[Moments], dim: int) -> Moments:
@@ -108,10 +110,14 @@ class Conditional:
         """Return the conditional with an observation model; None leaves it unchanged."""
         return self if observation is None else replace(self, observation=observation, noisy=noisy)
 
+    def shifted(self, shift: float) -> Conditional:
+        """Return the conditional with its latent function shifted by a constant; see `sensitivity`."""
+        return Shifted.of(self, shift)
+
     def observation_at(self, moments: Moments) -> Observation | None:
         """Return the observation model of cells with these moments."""
         if isinstance(self.observation, LocalObservation):
-            return self.observation.given(moments.counts)
+            return self.observation.given(moments.counts, moments.levels)
         return self.observation
 
     def along(self, table: Tensor, columns: Sequence[int]) -> Along:

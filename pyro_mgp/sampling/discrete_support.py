@@ -1,15 +1,16 @@
-"""Discrete support: numeric columns with few different values, such as ratings, counts or rounded readings.
+"""Discrete support: columns with few different values, such as ratings, rounded readings or levels.
 
-    P(x = aⱼ) ∝ wⱼ (pⱼ / fⱼ)^β exp(-λ (aⱼ - m)² / 2s²),      pⱼ = (nⱼ + fⱼ) / (Σ nⱼ + 1)
+    P(x = aⱼ) ∝ wⱼ qⱼ^α (pⱼ / fⱼ)^β exp(-λ (aⱼ - m)² / 2s²),      pⱼ = (nⱼ + fⱼ) / (Σ nⱼ + 1)
 
 m and s² are the predictive mean and variance of the cell, fⱼ the frequency of a value in the column, and pⱼ
 its frequency among the neighbours of the cell, where it occurs nⱼ times, weighted by the correlations of the
 local GP: a mean between two values may be that of neighbours which have either. The weights wⱼ correct the
 frequencies of the values, the sharpness λ the precision of the prediction, and the locality β the frequencies
-among neighbours. They are the parameters of a multinomial logistic regression of observed cells on their
-leave-one-out predictions, whose concave log likelihood is maximised by Newton's method (Böhning 1992). The
-regression uses about equally many cells of each value, and corrects the weights for this selection (Prentice
-and Pyke 1979).
+among neighbours. Ordered values and levels also have the probabilities qⱼ of their likelihood, under the
+sparse GP, with exponent α, which is zero for numbers. All these are the parameters of a multinomial logistic
+regression of observed cells on their leave-one-out predictions, whose concave log likelihood is maximised by
+Newton's method (Böhning 1992). The regression uses about equally many cells of each value, and corrects the
+weights for this selection (Prentice and Pyke 1979).
 """
 
 from __future__ import annotations
@@ -27,11 +28,12 @@ from pyro_mgp.storage.untrusted import build, check
 # Largest difference of half squared standardised distances from that of the nearest value, which bounds the
 # influence of outliers.
 _FARTHEST = 30.0
-# Strength of the ridge, in cells: weights shrink to the column's frequencies, λ to one, β to zero. The third
-# fixes a coefficient.
+# Strength of the ridge, in cells: of numbers weights shrink to the column's frequencies, λ to one, β to zero;
+# of levels to one, α to one, λ and β to zero, which leaves qⱼ. The third fixes a coefficient.
 _WEIGHT_RIDGE, _SLOPE_RIDGE, _FIXED = 0.1, 5.0, 1e12
-# Prior means and lower bounds of λ and β.
-_EXPECTED, _LEAST = (1.0, 0.0), (0.05, 0.0)
+# Prior means and lower bounds of λ, β and α of numbers, and those of levels.
+_EXPECTED, _LEAST = (1.0, 0.0, 0.0), (0.05, 0.0, 0.0)
+_EXPECTED_OF_LEVELS, _LEAST_OF_LEVELS = (0.0, 0.0, 1.0), (0.0, 0.0, 0.0)
 _NEWTON_STEPS, _HALVINGS, _CONVERGED = 20, 8, 1e-8
 _TINY = 1e-16
 # Smallest frequency in a file.
@@ -42,18 +44,20 @@ _SAVED = {
     "frequencies": list[float],
     "sharpness": float,
     "locality": float,
+    "trust": float,
 }
 
 
 @dataclass(frozen=True)
 class DiscreteSupport:
-    """Distribution over the few different values of a numeric column, given a link's prediction."""
+    """Distribution over the few different values of a column, given a link's prediction."""
 
     values: Tensor  # values aⱼ, `[J]`, ascending, standardised units
     log_weights: Tensor  # log weights log wⱼ, `[J]`; with local frequencies those of each cell, `[..., J]`
     frequencies: Tensor  # frequencies fⱼ of the values in the column, `[J]`
     sharpness: float  # sharpness λ
     locality: float = 0.0  # locality β
+    trust: float = 0.0  # exponent α of the probabilities under the sparse GP; 0 for numbers
 
     @classmethod
     def fit(
@@ -64,18 +68,23 @@ class DiscreteSupport:
         variance: Tensor,
         frequencies: Tensor,
         counts: Tensor | None = None,
+        levels: Tensor | None = None,
     ) -> DiscreteSupport:
         """Estimate weights, λ and β from leave-one-out predictions, mean and variance, of n observed cells.
 
         The column's ascending values have positive `frequencies` in the whole column, both `[J]`. Without
-        `counts` of the values among neighbours, `[n, J]`, β is zero.
+        `counts` of the values among neighbours, `[n, J]`, β is zero. `levels` are log probabilities of the
+        values under the sparse GP, `[n, J]`; None for numbers.
         """
         local = mean.new_zeros(len(mean), len(values)) if counts is None else _log_ratio(counts, frequencies)
-        features = torch.stack([-_misfit(values, mean, variance), local], dim=-1)
+        known = torch.zeros_like(local) if levels is None else levels
+        features = torch.stack([-_misfit(values, mean, variance), local, known], dim=-1)
         chosen = nearest_value(values, observed)
         in_sample = torch.bincount(chosen, minlength=len(values)).to(values).clamp(min=1)
-        of_sample, least = (in_sample / in_sample.sum()).log(), in_sample.new_tensor(_LEAST)
-        start = torch.cat([of_sample, of_sample.new_tensor(_EXPECTED)])
+        selected = (in_sample / in_sample.sum()).log() - frequencies.log()
+        least = in_sample.new_tensor(_LEAST if levels is None else _LEAST_OF_LEVELS)
+        expected = in_sample.new_tensor(_EXPECTED if levels is None else _EXPECTED_OF_LEVELS)
+        start = torch.cat([selected + frequencies.log() if levels is None else selected, expected])
         ridge = torch.full_like(start, _WEIGHT_RIDGE)
         ridge[len(values) :] = _SLOPE_RIDGE
         slopes = slice(len(values), None)
@@ -87,16 +96,23 @@ class DiscreteSupport:
             )
             found = _Regression(features, chosen, start, ridge).maximum()
             fixed |= found[slopes] < least
-        log_weights = found[: len(values)] + frequencies.log() - of_sample
-        sharpness, locality = found[slopes].where(~fixed, least).tolist()
-        return cls(values, log_weights, frequencies, sharpness, locality)
+        log_weights = found[: len(values)] - selected
+        sharpness, locality, trust = found[slopes].where(~fixed, least).tolist()
+        return cls(values, log_weights, frequencies, sharpness, locality, trust)
 
-    def given(self, counts: Tensor | None) -> DiscreteSupport:
-        """Return the distribution at cells with these counts of values among neighbours, `[..., J]`."""
-        if counts is None or self.locality == 0:
+    def given(self, counts: Tensor | None, levels: Tensor | None = None) -> DiscreteSupport:
+        """Return the distribution at cells with these counts of values among neighbours, `[..., J]`.
+
+        `levels` are log probabilities of the values under the sparse GP, `[..., J]`; None for numbers.
+        """
+        if counts is None and levels is None:
             return self
-        local = self.locality * _log_ratio(counts, self.frequencies)
-        return replace(self, log_weights=self.log_weights + local, locality=0.0)
+        log_weights = self.log_weights
+        if counts is not None and self.locality != 0:
+            log_weights = log_weights + self.locality * _log_ratio(counts, self.frequencies)
+        if levels is not None and self.trust != 0:
+            log_weights = log_weights + self.trust * levels
+        return replace(self, log_weights=log_weights, locality=0.0, trust=0.0)
 
     def log_probabilities(self, mean: Tensor, variance: Tensor) -> Tensor:
         """Return log probabilities `[..., J]` of the values given predictions N(mean, variance), `[...]`."""
@@ -120,19 +136,20 @@ class DiscreteSupport:
     def to_dict(self) -> dict[str, Any]:
         """Return the distribution as a dict that JSON can hold and `from_dict` reads."""
         arrays = {name: getattr(self, name).tolist() for name in ("values", "log_weights", "frequencies")}
-        return arrays | {"sharpness": self.sharpness, "locality": self.locality}
+        return arrays | {"sharpness": self.sharpness, "locality": self.locality, "trust": self.trust}
 
     @classmethod
     def from_dict(cls, state: dict[str, Any], like: Tensor) -> DiscreteSupport:
         """Restore the output of `to_dict` on the device of `like`; raise a ValueError if a field is wrong."""
+        state = {"trust": 0.0} | state  # folders of before levels had local GPs
         fields = {name: build(kind, state.get(name), name) for name, kind in _SAVED.items()}
-        values, weights, frequencies, sharpness, locality = fields.values()
+        values, weights, frequencies, *exponents = fields.values()
         right = values == sorted(set(values)) and len(values) == len(weights) == len(frequencies)
-        right &= min(frequencies, default=0.0) >= _LEAST_FREQUENCY and sharpness > 0 and locality >= 0
-        expected = "ascending values, weights, positive frequencies and sharpness, and no negative locality"
+        right &= min([*frequencies, _LEAST_FREQUENCY]) >= _LEAST_FREQUENCY and min(exponents) >= 0
+        expected = "ascending values, weights, positive frequencies, and exponents that are not negative"
         check(right and state.keys() == _SAVED.keys(), f"discrete_support: expected {expected}")
         arrays = torch.tensor([values, weights, frequencies], dtype=torch.float64).to(like)
-        return cls(arrays[0], arrays[1], arrays[2], sharpness, locality)
+        return cls(arrays[0], arrays[1], arrays[2], *exponents)
 
 
 def is_nearest(values: Tensor | None, cells: Tensor) -> Tensor | None:

@@ -169,9 +169,9 @@ class FittedModel:
         return ObservedCells(sampler, given.encoded, columns, self.encoder.error_variances, names, keys)
 
     def supported_columns(self) -> dict[int, DiscreteSupport]:
-        """Return the discrete support of each encoded column that has one."""
-        pairs = zip(self.link_specs, self.discrete_support, strict=True)
-        return {link.column: support for link, support in pairs if support is not None}
+        """Return the discrete support of each encoded column of numbers that has one."""
+        pairs = zip(self.chain.links, self.discrete_support, strict=True)
+        return {link.column: support for link, support in pairs if support is not None and link.is_gaussian}
 
     def encode(self, X: pd.DataFrame | ArrayLike, row_ids: RowIds = None) -> InputTable:
         """Encode a table to complete; warn of incomplete columns that have no link."""

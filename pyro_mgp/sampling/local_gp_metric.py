@@ -27,6 +27,8 @@ from torch import Tensor, nn
 
 from pyro_mgp.inference.adam import Adam
 from pyro_mgp.model.cholesky import invert
+from pyro_mgp.model.conditional import Moments
+from pyro_mgp.model.likelihoods import Ordinal
 from pyro_mgp.sampling.local_gp import MEDIAN_OF_SQUARE, MIN_SCALE, LocalLink, Neighbourhood
 
 # Batches, steps of Adam on each, cells per batch and largest k. With 6 batches of 96 cells, the CRPS of 14
@@ -41,6 +43,8 @@ _LEARNING_RATE, _LAST_RATE, _MEMORY = 0.15, 0.1, (0.8, 0.95)
 # Prior of the local scale used here: ν, and a₀ as a share of the typical squared error.
 _FREEDOM, _AMPLITUDE = 1.0, 0.3
 _MIN_NUGGET, _TINY = 1e-3, 1e-16
+# Least variance of a level, about that of one of which one cell in ten thousand has another.
+_LEAST_VARIANCE = 1e-4
 
 
 @dataclass(frozen=True)
@@ -54,6 +58,21 @@ class LeaveOneOut:
     alone: Tensor  # variance of predictions without the local GP, `[c]`
     known: Tensor | None = None  # 1 for inputs that may be used, else 0, `[c, P]`; None for all
     trend: Tensor | None = None  # slopes of each cell's linear trend, `[c, P]`; None for none
+    levels: Tensor | None = None  # log probabilities of levels, `[c, J]`; None for numbers
+
+    @classmethod
+    def of_levels(
+        cls, own: Tensor, rows: Tensor, values: Tensor, likelihood: Ordinal, at: Moments
+    ) -> LeaveOneOut:
+        """Return residuals of values `[c]` from their expectations, given moments without their cells."""
+        expected = likelihood.expectation(at.mean, at.variance)
+        alone = likelihood.expectation(at.mean, at.variance, torch.square) - expected.square()
+        alone = alone.clamp(min=_LEAST_VARIANCE)
+        # Of the variance, the part that is due to the function, to first order in its variance.
+        variance = alone * at.variance / (1 + at.variance) / 2
+        return cls(
+            own, rows, values - expected, variance, alone, levels=likelihood.log_levels(at.mean, at.variance)
+        )
 
     def __getitem__(self, which: slice) -> LeaveOneOut:
         return LeaveOneOut(
@@ -64,6 +83,7 @@ class LeaveOneOut:
             self.alone[which],
             None if self.known is None else self.known[which],
             None if self.trend is None else self.trend[which],
+            None if self.levels is None else self.levels[which],
         )
 
     def neighbourhood(self, local: LocalLink) -> Neighbourhood:

@@ -17,7 +17,7 @@ from torch import Tensor
 from pyro_mgp._support.tiles import filled_up
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.conditional import Conditional, Moments
-from pyro_mgp.model.likelihoods import Category, Contaminated, Observation, Truncated
+from pyro_mgp.model.likelihoods import Category, Contaminated, Observation, Ordinal, Truncated
 from pyro_mgp.sampling.discrete_support import is_nearest
 from pyro_mgp.sampling.local_gp import DECIMALS, LocalLink, LocalPosterior, ParamsPerLink
 from pyro_mgp.sampling.residual_process import ResidualProcess
@@ -75,7 +75,7 @@ class PathPosteriors:
         nearest = torch.stack([each.neighbourhood.nearest for each in self.posteriors])
         used, place = _distinct(nearest, len(local.references))
         there = local.rows[local.references[filled_up(used)]]
-        difference, posteriors = drawn.functions(there) - mean.functions(there), []
+        difference, posteriors = responses(drawn, there) - responses(mean, there), []
         for posterior, paths, here in zip(self.posteriors, self.paths, place, strict=True):
             weights = posterior.weights - posterior.solved(difference[paths][:, here])
             of_process = None
@@ -111,7 +111,11 @@ class LocalConditional(Conditional):
     def moments(self, rows: Tensor) -> Moments:
         """Return the moments of the cells' observations on S paths, given the cells' rows `[S, c, D]`."""
         local = self.local.moments(rows)
-        return replace(local, mean=self.sparse.mean(rows) + local.mean)
+        if not isinstance(self.sparse.observation, Ordinal):
+            return replace(local, mean=self.sparse.mean(rows) + local.mean)
+        at = self.sparse.moments(rows)
+        mean = self.sparse.expectation(at) + local.mean
+        return replace(local, mean=mean, levels=log_levels(self.sparse, at))
 
     def observed_as(self, observation: Observation | None, *, noisy: bool = True) -> Self:
         """Return the conditional with an observation model, contaminated if the local GP says so."""
@@ -121,6 +125,12 @@ class LocalConditional(Conditional):
             elif isinstance(observation, Truncated):
                 observation = Contaminated(observation.low, observation.high)
         return super().observed_as(observation, noisy=noisy)
+
+    def shifted(self, shift: float) -> Conditional:
+        """Return the conditional with its latent function shifted, for levels that of the sparse GP."""
+        if isinstance(self.sparse.observation, Ordinal):
+            return replace(self, sparse=self.sparse.shifted(shift))
+        return super().shifted(shift)
 
     def functions(self, rows: Tensor) -> Tensor:
         """Return the functions of the sparse GP at any rows."""
@@ -236,6 +246,20 @@ class Neighbours:
             for local in self.links[i][:1]:
                 mean = mean + local.posterior(rows).moments(rows[None]).mean[0]
             point[here, link.column] = mean
+
+
+def log_levels(sparse: Conditional, at: Moments) -> Tensor | None:
+    """Return log probabilities of a link's levels `[S, n, K]`, given moments; None for a link of numbers."""
+    likelihood = sparse.observation
+    return likelihood.log_levels(at.mean, at.variance) if isinstance(likelihood, Ordinal) else None
+
+
+def responses(conditional: Conditional, rows: Tensor) -> Tensor:
+    """Return the functions at rows `[n, D]` on the scale of residuals: for levels, expected values."""
+    functions, likelihood = conditional.functions(rows), conditional.observation
+    if isinstance(likelihood, Ordinal):
+        return likelihood.expectation(functions, torch.zeros_like(functions))
+    return functions
 
 
 def _distinct(numbers: Tensor, n: int) -> tuple[Tensor, Tensor]:

@@ -1,13 +1,14 @@
-"""Refinement of a trained chain: local GPs, and the discrete support of numeric columns.
+"""Refinement of a trained chain: local GPs, and discrete supports.
 
 First the fill is learnt from which sweeps start (see `sequential_fill`). The missing cells of the training
 rows are filled twice: with means of its draws, where the rows serve as neighbours, and with a draw, where
 the rows are queried. Each link learns ℓ and η in two rounds, the second on cells that the local GPs of the
 first have filled, and then selects the ν, a₀ and bound on innovations, that best predict a sample of its
 observed cells. Each of these cells is excluded from its own neighbourhood and from the sparse GP: with
-leverage h = φᵀSφ/s², its leave-one-out residual is e/(1 - h). Links that the local GP does not clearly
-improve get none. Finally some observed cells are held out and imputed by the complete sampler. The inflation
-τ is the one under which their values are most probable.
+leverage h = φᵀSφ/s², its leave-one-out residual is e/(1 - h). Ordered values and indicators of levels have
+residuals from their expectations, and a regression turns predictions into probabilities (`discrete_support`).
+Links that the local GP does not clearly improve get none. Finally some observed cells are held out and
+imputed by the complete sampler. The inflation τ is the one under which their values are most probable.
 """
 
 from __future__ import annotations
@@ -23,13 +24,15 @@ import torch
 from torch import Tensor
 
 from pyro_mgp.data.encoded_table import EncodedTable
+from pyro_mgp.inference.closed_form_rows import site_parameters
 from pyro_mgp.inference.gibbs_chains import burn_in
 from pyro_mgp.model.chain import Noise
 from pyro_mgp.model.conditional import Moments
 from pyro_mgp.model.kernels import lengthscales
-from pyro_mgp.model.likelihoods import Contaminated, Observation, Truncated
+from pyro_mgp.model.likelihoods import Contaminated, Observation, Ordinal, Truncated
 from pyro_mgp.model.likelihoods.levels import nearest_value
 from pyro_mgp.model.limited_cells import clamped
+from pyro_mgp.model.link import Link
 from pyro_mgp.model.local_parameters import local_parameters
 from pyro_mgp.sampling.cholesky_cache import CholeskyCache
 from pyro_mgp.sampling.discrete_support import DiscreteSupport, first_of_each
@@ -44,7 +47,13 @@ from pyro_mgp.sampling.local_gp import (
     ParamsPerLink,
 )
 from pyro_mgp.sampling.local_gp_metric import LeaveOneOut, crps, learn_metrics
-from pyro_mgp.sampling.neighbours import Conditionals, Neighbours, add_local_gp, fill_sparse_means
+from pyro_mgp.sampling.neighbours import (
+    Conditionals,
+    Neighbours,
+    add_local_gp,
+    fill_sparse_means,
+    log_levels,
+)
 from pyro_mgp.sampling.sampler import Sampler
 from pyro_mgp.sampling.sequential_fill import LinearTrend, SequentialFill, certain_inputs, known_inputs
 
@@ -126,8 +135,12 @@ class _Fit:
         completed: Tensor | None = None,
     ) -> None:
         self.model, self.rows, self.n_neighbours = model, rows, n_neighbours
-        self.values = [None if of_link is None else of_link.to(rows.values) for of_link in values]
         chain = self.chain = model.chain
+        values = [
+            link.likelihood.values if isinstance(link.likelihood, Ordinal) else own
+            for link, own in zip(chain.links, values, strict=True)
+        ]
+        self.values = [None if of_link is None else of_link.to(rows.values) for of_link in values]
         self.generator = torch.Generator().manual_seed(model.seed)
         self.marginals: Conditionals = chain.conditionals()
         # The variance given the inducing values; that of the marginals includes the variance of q(u).
@@ -180,7 +193,10 @@ class _Fit:
 
     def learn_fill(self, initial: ParamsPerLink) -> SequentialFill:
         """Estimate the sequential fill; its metrics start from the `initial` ones of the local GPs."""
-        fill = self.sequential_fill([of_link[0] if of_link else None for of_link in initial])
+        pairs = zip(self.chain.links, initial, strict=True)
+        fill = self.sequential_fill(
+            [of_link[0] if of_link and link.is_gaussian else None for link, of_link in pairs]
+        )
         some = {i: local for i, local in enumerate(fill.links) if local is not None}
         masks = list(known_inputs(self.chain, self.rows.observed, self.holes))
         cells = {i: functools.partial(self.leave_one_out_of_trend, i, masks[i]) for i in some}
@@ -261,8 +277,8 @@ class _Fit:
         """Build local GPs with these hyperparameters from the current reference rows."""
         residuals = torch.full((len(self.holes), len(self.rows)), math.nan).to(self.point)
         for i, link in enumerate(self.chain.links):
-            if link.is_gaussian:
-                here = self.rows.observed[:, link.column]
+            if _may_be_local(link):
+                here = link.learns_from(self.rows.values, self.rows.observed)
                 mean = self.marginals[i].mean(self.point[here][None])[0]
                 residuals[i, here] = self.rows.values[here, link.column] - mean
         given = self.point, residuals, params, self.n_neighbours, self.fill, self.values
@@ -271,9 +287,9 @@ class _Fit:
     def initial_params(self, i: int) -> list[LocalGPParams]:
         """Return starting values for the i-th link; empty if it cannot have a local GP."""
         link = self.chain.links[i]
-        n_observed = int(self.rows.observed[:, link.column].sum())
+        n_observed = int(link.learns_from(self.rows.values, self.rows.observed).sum())
         enough = n_observed >= _MIN_PER_NEIGHBOUR * self.n_neighbours > 0
-        if not link.is_gaussian or not enough or len(link.inputs) > MAX_INPUTS:
+        if not _may_be_local(link) or not enough or len(link.inputs) > MAX_INPUTS:
             return []
         own = lengthscales(link.kernel, len(link.inputs)) / _FIRST_SHARPNESS
         noise = float(self.marginals[i].noise)
@@ -359,30 +375,38 @@ class _Fit:
         rows, noise = self.drawn[cells], self.marginals[i].noise
         at, given_u = self.marginals[i].moments(rows[None]), self.given_u[i].moments(rows[None])
         leverage = ((at.variance - given_u.variance)[0] / noise).clamp(0, _MAX_LEVERAGE)
-        residual = self.rows.values[cells, self.chain.links[i].column] - at.mean[0]
+        link = self.chain.links[i]
+        values = self.rows.values[cells, link.column]
+        if isinstance(link.likelihood, Ordinal):
+            given = [Moments(each.mean[0], each.variance[0]) for each in (at, given_u)]
+            left = _without_cells(link, values, *given)
+            return LeaveOneOut.of_levels(cells, rows, values, link.likelihood, left)
+        residual = values - at.mean[0]
         variance = at.variance[0].clamp(max=noise)
         return LeaveOneOut(cells, rows, residual / (1 - leverage), variance, variance + noise)
 
     def fit_support(self, i: int, found: Neighbours | None) -> DiscreteSupport | None:
         """Fit the discrete support of the i-th link's column to its values, if there are any."""
         values = self.values[i]
-        if values is None or not self.chain.links[i].is_gaussian:
+        link, metrics = self.chain.links[i], [] if found is None else found.links[i][:1]
+        # Without a local GP, values of a link that is not Gaussian have the probabilities of its likelihood.
+        if values is None or not (link.is_gaussian or (metrics and _may_be_local(link))):
             return None
-        column = self.chain.links[i].column
-        observed = self.rows.observed[:, column].nonzero()[:, 0]
+        column = link.column
+        observed = link.learns_from(self.rows.values, self.rows.observed).nonzero()[:, 0]
         observed = observed[torch.randperm(len(observed), generator=self.generator).to(observed.device)]
         chosen = nearest_value(values, self.rows.values[observed, column])
         cells = observed[first_of_each(chosen, max(_FITTED // len(values), _FITTED_OF_EACH))]
         loo, targets = self.leave_one_out(i, cells), self.rows.values[cells, column]
-        mean, variance = targets - loo.residuals, loo.variance + self.marginals[i].noise
+        mean, variance = targets - loo.residuals, loo.alone
         of_neighbours = None
-        for local in [] if found is None else found.links[i][:1]:
+        for local in metrics:
             at = local.posterior(loo.rows, cells).moments(loo.rows[None])
             mean, variance = mean + at.mean[0], at.variance[0]
             of_neighbours = None if at.counts is None else at.counts[0]
         counts = torch.bincount(chosen, minlength=len(values)).to(values) + 1
         frequencies = counts / counts.sum()
-        return DiscreteSupport.fit(values, targets, mean, variance, frequencies, of_neighbours)
+        return DiscreteSupport.fit(values, targets, mean, variance, frequencies, of_neighbours, loo.levels)
 
     def calibrate(self, found: Neighbours, supports: Sequence[DiscreteSupport | None]) -> Neighbours:
         """Calibrate the inflation τ of the local GPs on the spread of draws of held-out cells."""
@@ -404,11 +428,13 @@ class _Fit:
                 cells = torch.cat([own for own, _ in of_link])
                 at = Moments.joined([moments for _, moments in of_link], 1)
                 values = self.rows.values[cells, self.chain.links[i].column]
-                # The sparse GP was trained on the held-out cells: shift its mean to that without them.
-                residual = values - self.marginals[i].mean(self.drawn[cells][None])[0]
-                mean = at.mean - (self.leave_one_out(i, cells).residuals - residual)
-                support = supports[i]
-                support = support if support is None else support.given(at.counts)
+                # The sparse GP was trained on the held-out cells: shift predictions to those without them.
+                left_out, own, rows = self.leave_one_out(i, cells), self.marginals[i], self.drawn[cells][None]
+                mean = at.mean - (left_out.residuals - (values - own.mean(rows)[0]))
+                support, levels, of_fit = supports[i], at.levels, log_levels(own, own.moments(rows))
+                if levels is not None and left_out.levels is not None and of_fit is not None:
+                    levels = levels + left_out.levels - of_fit[0]
+                support = support if support is None else support.given(at.counts, levels)
                 changes = _spread(mean, at.variance, values, support)
             links.append([replace(own, params=replace(own.params, **changes)) for own in metrics])
         return replace(found, links=links)
@@ -430,10 +456,28 @@ class _Fit:
         sweeps = self.chain.sweeps(of_sweeps, start, given.observed, lambda _: noise, holes)
         counted, cells = list(sweeps)[-self.n_counted :], []
         for i, (link, here) in enumerate(zip(self.chain.links, holes, strict=True)):
-            which = held_out[here, link.column]
+            which = link.learns_from(rows.values, held_out)[here]
             moments = Moments.joined([visited[i] for _, visited in counted], 0)
             cells.append((picked[here[which]], moments.select(which, 1)))
         return cells
+
+
+def _may_be_local(link: Link) -> bool:
+    """Return whether a link can have a local GP: with Gaussian noise, ordered values, or levels."""
+    return link.is_gaussian or isinstance(link.likelihood, Ordinal)
+
+
+def _without_cells(link: Link, values: Tensor, at: Moments, given_u: Moments) -> Moments:
+    """Return moments of a link's latent function at cells `[c]`, as if their values had not been observed.
+
+    Takes its moments under q(f), and their variances given the inducing values, which the cells leave as they
+    are. A cell's Gaussian site is divided out (Rasmussen and Williams 2006, equation 3.56).
+    """
+    natural, precision, _ = site_parameters(link, values, at.mean, at.variance, None)
+    own = (at.variance - given_u.variance).clamp(min=0)
+    left = 1 - (precision * own).clamp(max=_MAX_LEVERAGE)
+    mean = at.mean - own * (natural - precision * at.mean) / left
+    return Moments(mean, given_u.variance + own / left)
 
 
 def _noise_of_link(normal: Tensor, i: int, rows: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ from pyro_mgp.inference.data_augmentation import Augmentation
 from pyro_mgp.inference.gibbs_chains import GibbsChains, PosteriorChains, burn_in
 from pyro_mgp.inference.random_effects import with_effects, without_effects
 from pyro_mgp.model.chain import Chain, Noise, Precision
-from pyro_mgp.model.conditional import Conditional, Moments, Shifted
+from pyro_mgp.model.conditional import Conditional, Moments
 from pyro_mgp.model.likelihoods import Observation, TwoPart
 from pyro_mgp.model.likelihoods.numeric import Contaminated, GaussianMixture
 from pyro_mgp.model.limited_cells import clamped, informative_cells
@@ -143,7 +143,7 @@ class Sampler:
                 filled, _ = chain.sweep(own, filled, rows.observed, noise(sweep), holes, rows.limits)
             last = self._given_cells(last, own, filled, rows, imputations, len(early))
         shifted = [
-            Shifted.of(own, self.shifts[link.column]) if link.column in self.shifts else own
+            own.shifted(self.shifts[link.column]) if link.column in self.shifts else own
             for own, link in zip(last, chain.links, strict=True)
         ]
         last_noise = noise(chain.n_sweeps - 1)

@@ -238,8 +238,10 @@ class SequentialFill:
         """
         # A sweep visits link after link, as the chain rule does.
         found = self._conditionals(chain, marginals, observed, holes, own)
-        pairs = zip(found, observations, strict=True)
-        conditionals = [conditional.observed_as(observation) for conditional, observation in pairs]
+        pairs = zip(chain.links, found, observations, strict=True)
+        conditionals = [
+            own.observed_as(observation) if link.is_gaussian else own for link, own, observation in pairs
+        ]
         return chain.sweep(conditionals, start, observed, noise, holes)[0]
 
     def _conditionals(

@@ -153,6 +153,36 @@ def test_fit_recovers_the_locality() -> None:
     assert DiscreteSupport.fit(truth.values, observed, mean, variance, truth.frequencies).locality == 0
 
 
+def levels_of(n: int) -> torch.Tensor:
+    """Return log probabilities of two levels, as a sparse GP may predict them, `[n, 2]`."""
+    return torch.stack([torch.zeros(n).double(), 2 * torch.randn(n).double()], dim=-1).log_softmax(-1)
+
+
+def test_levels_keep_probabilities_that_are_right() -> None:
+    levels, values = levels_of(20_000), torch.tensor([-0.5, 2.0]).double()
+    observed = values[(torch.rand(20_000).double() < levels[:, 1].exp()).long()]
+    mean, variance = levels.exp() @ values, torch.ones(20_000).double()
+    given = torch.full_like(mean, 0.5), variance, shares(values, observed), None, levels
+    found = DiscreteSupport.fit(values, observed, *given)
+    assert found.trust == pytest.approx(1.0, abs=0.05)
+    given_levels = found.given(None, levels).log_probabilities(mean, variance)
+    np.testing.assert_allclose(given_levels.exp(), levels.exp(), atol=0.02)
+    # A few cells leave the prior, which is these probabilities.
+    few = [each[:3] if each is not None and len(each) > 3 else each for each in given]
+    alone = DiscreteSupport.fit(values, observed[:3], *few)
+    assert alone.trust == pytest.approx(1.0, abs=0.3)
+
+
+def test_levels_and_neighbours_share_the_prediction() -> None:
+    levels, counts, values = levels_of(30_000), counts_of(30_000, 2), torch.tensor([-1.0, 1.0]).double()
+    nothing, frequencies = torch.zeros(30_000).double(), torch.tensor([0.5, 0.5]).double()
+    truth = DiscreteSupport(values, torch.zeros(2).double(), frequencies, 0.0, 0.8, 0.6)
+    observed = truth.given(counts, levels).draw(nothing, nothing + 1, torch.rand(30_000).double())
+    found = DiscreteSupport.fit(values, observed, nothing, nothing + 1, frequencies, counts, levels)
+    assert found.locality == pytest.approx(0.8, rel=0.1)
+    assert found.trust == pytest.approx(0.6, rel=0.1)
+
+
 def test_neighbours_with_other_values_have_no_effect() -> None:
     truth, _, mean, variance = cells(2000, [0.0, 0.0, 0.0], 1.0)
     counts = counts_of(2000, 3)

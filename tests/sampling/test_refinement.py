@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,11 @@ import pytest
 import torch
 
 from pyro_mgp import MGPImputer
+from pyro_mgp.inference.closed_form_rows import site_parameters
+from pyro_mgp.model.conditional import Moments
+from pyro_mgp.model.kernels import linear_matern32
+from pyro_mgp.model.likelihoods import Ordinal
+from pyro_mgp.model.link import Link
 from pyro_mgp.model.local_parameters import local_parameters
 from pyro_mgp.sampling import neighbours, refinement
 from pyro_mgp.sampling.discrete_support import DiscreteSupport
@@ -25,6 +31,7 @@ from pyro_mgp.sampling.refinement import (
     _Fit,
     _scores,
     _spread,
+    _without_cells,
     refine,
 )
 from pyro_mgp.sampling.sampler import Sampler
@@ -36,6 +43,73 @@ def wave(n_rows: int) -> pd.DataFrame:
     generator = np.random.default_rng(0)
     x = generator.uniform(-2, 2, n_rows)
     return pd.DataFrame({"x": x, "y": np.sin(2 * x) + 0.2 * generator.normal(size=n_rows)})
+
+
+def subjects(n: int = 80, visits: int = 5) -> tuple[pd.DataFrame, np.ndarray]:
+    """Return visits with two numbers of the subject, a boolean that only they tell, and one of the visit."""
+    generator = np.random.default_rng(0)
+    who, numbers = np.repeat(np.arange(n), visits), generator.normal(size=(n, 2))
+    truth = (generator.random(n) < 0.5)[who]
+    y = truth + generator.normal(size=len(who))
+    frame = pd.DataFrame({"a": numbers[who, 0], "b": numbers[who, 1], "y": y, "arm": pd.array(truth)})
+    frame.loc[generator.random(len(frame)) < 0.25, "arm"] = pd.NA
+    frame.loc[generator.random(len(frame)) < 0.1, "y"] = np.nan
+    return frame, truth
+
+
+def error_of_levels(imputer: MGPImputer, frame: pd.DataFrame, truth: np.ndarray) -> float:
+    """Return the mean squared error of the imputed probabilities of a boolean column."""
+    here, draws = frame["arm"].isna().to_numpy(), imputer.fit(frame).impute(m=40).values["arm"]
+    return float(((draws.astype(float).mean(0) - truth[here]) ** 2).mean())
+
+
+def test_levels_are_learnt_from_other_rows_of_the_same_subject() -> None:
+    frame, truth = subjects()
+    given = {"inputs": "others", "random_state": 0, "progress": False}
+    with_neighbours = error_of_levels(MGPImputer(**given), frame, truth)
+    without = error_of_levels(MGPImputer(n_neighbors=0, **given), frame, truth)
+    assert without > 0.15 and with_neighbours < 0.3 * without
+
+
+def test_levels_that_depend_smoothly_on_others_stay_as_they_are() -> None:
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=(400, 2))
+    chance = 1 / (1 + np.exp(-x.sum(1)))
+    frame = pd.DataFrame(x, columns=["a", "b"]).assign(arm=pd.array(generator.random(400) < chance))
+    frame.loc[generator.random(400) < 0.25, "arm"] = pd.NA
+    given = {"inputs": "others", "random_state": 0, "progress": False}
+    with_neighbours = error_of_levels(MGPImputer(**given), frame, chance)
+    without = error_of_levels(MGPImputer(n_neighbors=0, **given), frame, chance)
+    assert with_neighbours < without + 0.01
+
+
+def test_a_shift_moves_levels_that_have_a_local_gp(tmp_path: Path) -> None:
+    frame, _ = subjects()
+    imputer = MGPImputer(inputs="others", random_state=0, progress=False).fit(frame)
+    boolean = imputer.order_.index("arm")
+    assert imputer.discrete_support_[boolean] is not None
+    plain, moved = (imputer.impute(m=10, delta={"arm": shift}).values["arm"].mean() for shift in (0.0, 3.0))
+    assert moved > plain + 0.05
+    imputer.save(tmp_path / "saved")
+    loaded = MGPImputer.load(tmp_path / "saved")
+    first, again = (each.impute(frame, m=3).values["arm"] for each in (imputer, loaded))
+    np.testing.assert_array_equal(first, again)
+
+
+def test_a_cell_is_divided_out_of_q() -> None:
+    """The site of a probit observation, at its fixed point, leaves the distribution before it."""
+    likelihood = Ordinal(torch.tensor([-1.0, 1.0]).double(), torch.tensor([0.4, 0.6]).double())
+    link = Link(linear_matern32(1), torch.zeros(1, 1).double(), 0, [1], likelihood)
+    values, mean, variance = torch.tensor([[-1.0, 1.0, 1.0], [0.3, 0.0, -1.0], [0.5, 1.0, 2.0]]).double()
+    known = torch.tensor([0.0, 0.2, 0.0]).double()  # variance that the cell does not change
+    m, own = mean.clone(), variance.clone()
+    for _ in range(200):
+        natural, precision, _ = site_parameters(link, values, m, own + known, None)
+        own = 1 / (1 / variance + precision)
+        m = own * (mean / variance + natural)
+    found = _without_cells(link, values, Moments(m, own + known), Moments(m, known))
+    torch.testing.assert_close(found.mean.detach(), mean, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found.variance.detach(), variance + known, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("contaminated", [False, True])

@@ -98,8 +98,11 @@ class Observation(Protocol):
 class LocalObservation(Observation, Protocol):
     """Observation model that depends on the values of nearby cells."""
 
-    def given(self, counts: Tensor | None) -> Observation:
-        """Return the model at cells with these counts of values among neighbours, `[S, n, J]`."""
+    def given(self, counts: Tensor | None, levels: Tensor | None) -> Observation:
+        """Return the model at cells, given counts of values among neighbours and `levels`, `[S, n, J]`.
+
+        `levels` are log probabilities of the values under the sparse GP; None for numbers.
+        """
 
 
 class Likelihood(Protocol):

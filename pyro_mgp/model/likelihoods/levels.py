@@ -105,6 +105,11 @@ class Ordinal(LocalModule):
         """Return the log probability of observations, with the latent function integrated out."""
         return self.forward(mean, variance).predictive_log_prob(value)
 
+    def log_levels(self, mean: Tensor, variance: Tensor) -> Tensor:
+        """Return the log probabilities of all values `[..., K]`, with the latent function integrated out."""
+        values = [value.expand_as(mean) for value in self.values]
+        return torch.stack([self.log_prob(value, mean, variance) for value in values], dim=-1)
+
     def expectation(self, mean: Tensor, variance: Tensor, of: Quantity | None = None) -> Tensor:
         """Return the expectation of the observations, or of a function of them."""
         quantities = self.values if of is None else of(self.values)
