@@ -65,6 +65,19 @@ def test_labels_have_shares_of_their_latent_functions() -> None:
     table["flag"] = (table["x"] > 0).astype("boolean").mask(np.arange(200) % 5 == 0)
     table["kind"] = pd.Categorical(np.where(table["place"] < 7, "a", np.where(table["place"] < 14, "b", "c")))
     table.loc[::7, "kind"] = None
-    shares = variance_shares(MGPImputer(random_state=0, progress=False).fit(table)).loc[["flag", "kind"]]
+    smooth = MGPImputer(n_neighbors=0, random_state=0, progress=False).fit(table)
+    shares = variance_shares(smooth).loc[["flag", "kind"]]
     np.testing.assert_allclose(shares["unexplained"], 0, atol=1e-9)
     np.testing.assert_allclose(shares.sum(axis=1), 1)
+
+
+def test_levels_with_local_gps_have_shares_of_their_indicators() -> None:
+    table = frame()
+    of_steps = np.random.default_rng(1).integers(2, size=21)
+    table["kind"] = np.array(["even", "odd"])[of_steps[table["place"].to_numpy().astype(int)]]
+    table.loc[::7, "kind"] = None
+    shares = variance_shares(MGPImputer(inputs="others", random_state=0, progress=False).fit(table)).loc[
+        "kind"
+    ]
+    assert shares["nearby rows"] > 0.02 and shares["unexplained"] > 0.01
+    assert shares.sum() == pytest.approx(1)

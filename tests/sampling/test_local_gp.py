@@ -139,7 +139,7 @@ def test_no_cells_have_no_neighbours() -> None:
 
 def test_local_conditional_adds_the_means_and_takes_the_local_variance() -> None:
     class Sparse:
-        noise = torch.tensor(5.0)
+        noise, observation = torch.tensor(5.0), None
 
         def moments(self, rows: torch.Tensor) -> Moments:
             return Moments(rows[..., 0], rows[..., 1].square())
@@ -191,6 +191,8 @@ def test_starts_alternate_between_metrics_and_have_their_own_neighbours() -> Non
 def test_local_gps_of_several_metrics_use_the_residuals_of_their_functions() -> None:
     class Lines:
         """Linear functions of the first column."""
+
+        observation = None
 
         def __init__(self, *slopes: float) -> None:
             self.slopes = torch.tensor(slopes).double()
