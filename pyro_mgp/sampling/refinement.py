@@ -59,8 +59,8 @@ from pyro_mgp.sampling.sequential_fill import LinearTrend, SequentialFill, certa
 
 MAX_ROWS = 10_000
 """Largest number of reference rows; more slow down every draw and hardly improve it."""
-# Most links of a category whose links get local GPs. Each takes as long as a column of numbers: with 59 links,
-# in 2,255 rows, a fit took 240 s instead of 67 s.
+# Most links of a category whose links get local GPs. Each takes as long as a column of numbers: with 59 links
+# and 2,255 rows a fit took 240 s instead of 67 s.
 _MOST_LINKS = 12
 # Observed cells per neighbour below which a link gets no local GP.
 _MIN_PER_NEIGHBOUR = 4

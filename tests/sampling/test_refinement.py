@@ -96,6 +96,19 @@ def test_a_shift_moves_levels_that_have_a_local_gp(tmp_path: Path) -> None:
     np.testing.assert_array_equal(first, again)
 
 
+@pytest.mark.parametrize("most", [1, 2])
+def test_categories_of_many_levels_have_no_local_gps(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    frame, truth = subjects(40)
+    frame["kind"] = np.where(truth, "a", np.where(frame["a"] > 0, "b", "c"))
+    frame.loc[::6, "kind"] = None
+    monkeypatch.setattr(refinement, "_MOST_LINKS", most)
+    found = MGPImputer(inputs="others", random_state=0, progress=False).fit(frame)
+    assert found.neighbours_ is not None
+    of_names = dict(zip(found.order_, found.neighbours_.links, strict=True))
+    own = [links for name, links in of_names.items() if str(name).startswith("kind=")]
+    assert len(own) == 2 and any(own) == (most == 2)
+
+
 def test_a_cell_is_divided_out_of_q() -> None:
     """The site of a probit observation, at its fixed point, leaves the distribution before it."""
     likelihood = Ordinal(torch.tensor([-1.0, 1.0]).double(), torch.tensor([0.4, 0.6]).double())
