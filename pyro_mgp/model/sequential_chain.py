@@ -185,7 +185,7 @@ def _moved(
     """
     likelihood, own = link.likelihood, _unshifted(conditional)
     if isinstance(likelihood, Ordinal):
-        values = _values(likelihood, own, at)
+        values = _values(likelihood, at)
         return values.chosen(later.of_candidates(values), numbers(1))[..., 0]
     # A shift is added to the draws after the later links have weighted them.
     shift = conditional.shift if isinstance(conditional, Shifted) else 0.0
@@ -196,11 +196,9 @@ def _moved(
     return slice_sample(unshifted, own.noise, later, numbers, limits) + shift
 
 
-def _values(likelihood: Ordinal, own: Conditional, at: Moments) -> Candidates:
+def _values(likelihood: Ordinal, at: Moments) -> Candidates:
     """Return the ordered values of a link's cells, with their probabilities given the earlier columns."""
-    values = likelihood.values
-    log_prob = torch.stack([own.log_prob(value.expand_as(at.mean), at) for value in values], dim=-1)
-    return Candidates.of_levels(values[:, None], log_prob)
+    return Candidates.of_levels(likelihood.values[:, None], likelihood.log_levels(at.mean, at.variance))
 
 
 def _levels(

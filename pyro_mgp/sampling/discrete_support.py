@@ -70,7 +70,7 @@ class DiscreteSupport:
         counts: Tensor | None = None,
         levels: Tensor | None = None,
     ) -> DiscreteSupport:
-        """Estimate weights, λ and β from leave-one-out predictions, mean and variance, of n observed cells.
+        """Estimate weights and exponents from leave-one-out predictions, mean and variance, of n cells.
 
         The column's ascending values have positive `frequencies` in the whole column, both `[J]`. Without
         `counts` of the values among neighbours, `[n, J]`, β is zero. `levels` are log probabilities of the
@@ -141,7 +141,7 @@ class DiscreteSupport:
     @classmethod
     def from_dict(cls, state: dict[str, Any], like: Tensor) -> DiscreteSupport:
         """Restore the output of `to_dict` on the device of `like`; raise a ValueError if a field is wrong."""
-        state = {"trust": 0.0} | state  # folders of before levels had local GPs
+        state = {"trust": 0.0} | state  # folders written before levels had local GPs lack it
         fields = {name: build(kind, state.get(name), name) for name, kind in _SAVED.items()}
         values, weights, frequencies, *exponents = fields.values()
         right = values == sorted(set(values)) and len(values) == len(weights) == len(frequencies)

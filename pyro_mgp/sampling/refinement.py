@@ -378,13 +378,13 @@ class _Fit:
         """Return leave-one-out residuals of the i-th link's observed cells in rows `[c]`."""
         rows, noise = self.drawn[cells], self.marginals[i].noise
         at, given_u = self.marginals[i].moments(rows[None]), self.given_u[i].moments(rows[None])
-        leverage = ((at.variance - given_u.variance)[0] / noise).clamp(0, _MAX_LEVERAGE)
         link = self.chain.links[i]
         values = self.rows.values[cells, link.column]
         if isinstance(link.likelihood, Ordinal):
             given = [Moments(each.mean[0], each.variance[0]) for each in (at, given_u)]
             left = _without_cells(link, values, *given)
             return LeaveOneOut.of_levels(cells, rows, values, link.likelihood, left)
+        leverage = ((at.variance - given_u.variance)[0] / noise).clamp(0, _MAX_LEVERAGE)
         residual = values - at.mean[0]
         variance = at.variance[0].clamp(max=noise)
         return LeaveOneOut(cells, rows, residual / (1 - leverage), variance, variance + noise)
@@ -394,7 +394,7 @@ class _Fit:
         values = self.values[i]
         link, metrics = self.chain.links[i], [] if found is None else found.links[i][:1]
         # Without a local GP, values of a link that is not Gaussian have the probabilities of its likelihood.
-        if values is None or not (link.is_gaussian or (metrics and _may_be_local(link))):
+        if values is None or not (link.is_gaussian or metrics):
             return None
         column = link.column
         observed = link.learns_from(self.rows.values, self.rows.observed).nonzero()[:, 0]
