@@ -147,9 +147,9 @@ def test_links_of_different_shapes_are_learnt_together(entries: int, monkeypatch
     most = local_gp_metric._CELLS
     shapes = [
         (most, 2, 24),
-        (50, 2, 24),
+        (60, 2, 24),
         (most, 2, 24),
-        (50, 2, 24),
+        (60, 2, 24),
         (most, 1, 24),
         (most, 3, 24),
         (most, 2, 5),
