@@ -196,9 +196,10 @@ class _Fit:
 
     def learn_fill(self, initial: ParamsPerLink) -> SequentialFill:
         """Estimate the sequential fill; its metrics start from the `initial` ones of the local GPs."""
-        pairs = zip(self.chain.links, initial, strict=True)
+        # Means of an indicator do not give the probabilities of several levels, one given no earlier one.
+        of_several = {i for each in self.chain.compounds if len(each.links) > 1 for i in each.links}
         fill = self.sequential_fill(
-            [of_link[0] if of_link and link.is_gaussian else None for link, of_link in pairs]
+            [of_link[0] if of_link and i not in of_several else None for i, of_link in enumerate(initial)]
         )
         some = {i: local for i, local in enumerate(fill.links) if local is not None}
         masks = list(known_inputs(self.chain, self.rows.observed, self.holes))

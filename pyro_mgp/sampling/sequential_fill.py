@@ -8,9 +8,9 @@ residuals at the nearest training rows N (see `local_gp`), both in the known col
     β = Σ_KK⁻¹ Σ_Kj,      m(x) = βᵀx_K + c_Kᵀ C_K⁻¹ (y_N - X_NK β)
 
 The local GPs have lengthscales of their own, learnt with the patterns of known inputs of the rows that lack
-the column, as far as these inputs are observed. Columns that they do not improve are drawn from the Gaussian;
-columns of categories, counts or heavy tails from their sparse GPs, with inputs that are not yet known at a
-draw of the Gaussian.
+the column, as far as these inputs are observed. Columns that they do not improve are drawn from the Gaussian,
+columns with other observations from their sparse GPs, with inputs that are not yet known at a draw of the
+Gaussian. Of two levels, or ordered values, the mean gives the probabilities (linear probability model).
 
 A product of such distributions is a joint distribution. Full conditionals alone are not enough: where columns
 nearly determine each other, such as dimensions that occur in few combinations, sweeps that redraw one cell at
@@ -31,7 +31,7 @@ from pyro_mgp._support.tiles import evened, filled_up, whole_tiles
 from pyro_mgp.data.encoded_table import EncodedTable
 from pyro_mgp.model.chain import Chain, Noise
 from pyro_mgp.model.conditional import Conditional, Moments
-from pyro_mgp.model.likelihoods import Observation
+from pyro_mgp.model.likelihoods import Observation, Ordinal, Quantity
 from pyro_mgp.model.link import Link
 from pyro_mgp.sampling.discrete_support import is_nearest
 from pyro_mgp.sampling.initial_fill import InitialFill
@@ -160,6 +160,31 @@ class KnownInputsConditional(Conditional):
 
 
 @dataclass(frozen=True)
+class KnownInputsOfLevels(KnownInputsConditional):
+    """Predictive distribution of ordered values, or of two levels: on the two values next to its mean."""
+
+    values: Tensor  # values that a cell can have, ascending, `[J]`
+
+    def draw(self, moments: Moments, eps: Tensor, limits: Tensor | None = None) -> Tensor:
+        """Draw values of cells with these moments, from standard normal numbers, `[S, n]`."""
+        low, high, share = self._next_to(moments.mean)
+        return torch.where(torch.special.ndtr(-eps) < share, high, low)
+
+    def expectation(self, moments: Moments, of: Quantity | None = None) -> Tensor:
+        """Return the mean of the values, or of a function of them, `[S, n]`."""
+        low, high, share = self._next_to(moments.mean)
+        if of is not None:
+            low, high = of(low), of(high)
+        return low + share * (high - low)
+
+    def _next_to(self, mean: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the values below and above means, and the probability of the latter."""
+        above = torch.searchsorted(self.values, mean.contiguous()).clamp(1, len(self.values) - 1)
+        low, high = self.values[above - 1], self.values[above]
+        return low, high, ((mean - low) / (high - low)).clamp(0, 1)
+
+
+@dataclass(frozen=True)
 class SequentialFill:
     """Joint distribution of the missing cells of a row, as a product of conditional distributions."""
 
@@ -187,6 +212,7 @@ class SequentialFill:
             if own is None:
                 links.append(None)
                 continue
+            support = support if link.is_gaussian else None
             cells, is_value = rows[:, link.column], is_nearest(support, rows[:, link.column])
             residuals = (cells - gaussian.mean[link.column]).where(seen, torch.nan)
             links.append(LocalLink.of(link.inputs, centred, residuals, n_neighbours, own, is_value))
@@ -257,18 +283,20 @@ class SequentialFill:
         inputs = known_inputs(chain, observed, holes)
         links = zip(chain.links, marginals, self.links, holes, inputs, strict=True)
         for link, marginal, local, here, known in links:
-            if not link.is_gaussian:
+            if not link.is_gaussian and local is None:
                 found.append(marginal)
                 continue
             is_drawn, known = (known & ~observed[here][:, link.inputs]).any(1), known.to(self.gaussian.mean)
             certain = certain_inputs(chain, link)
             trend = LinearTrend.of(self.gaussian, link.inputs, link.column, known, certain)
-            found.append(
-                KnownInputsConditional(
-                    torch.zeros_like(marginal.noise), link.column, link.inputs, self.gaussian.mean, known,
-                    is_drawn, trend, local, None if own is None else own[here],
-                )
+            given = (
+                torch.zeros_like(marginal.noise), link.column, link.inputs, self.gaussian.mean, known,
+                is_drawn, trend, local, None if own is None else own[here],
             )  # fmt: skip
+            if isinstance(link.likelihood, Ordinal):
+                found.append(KnownInputsOfLevels(*given, link.likelihood.values))
+            else:
+                found.append(KnownInputsConditional(*given))
         return found
 
 
