@@ -30,7 +30,7 @@ from pyro_mgp.sampling.cholesky_cache import CholeskyCache
 from pyro_mgp.sampling.discrete_support import DiscreteSupport
 from pyro_mgp.sampling.imputation_guide import ImputationGuide
 from pyro_mgp.sampling.initial_fill import InitialFill
-from pyro_mgp.sampling.neighbours import Neighbours
+from pyro_mgp.sampling.neighbours import Neighbours, may_be_local
 from pyro_mgp.sampling.new_visits import are_new_visits
 from pyro_mgp.sampling.observed_cells import ObservedCells, variables
 from pyro_mgp.sampling.sampler import Sampler
@@ -80,11 +80,11 @@ class FittedModel:
 
     @property
     def local_gain(self) -> float:
-        """Share of the CRPS of sparse GPs that local GPs remove, on average over Gaussian links."""
+        """Share of the CRPS of sparse GPs that local GPs remove, on average over links that may have one."""
         if self.neighbours is None:
             return 0.0
         pairs = zip(self.chain.links, self.neighbours.links, strict=True)
-        each = [own[0].params.gain if own else 0.0 for link, own in pairs if link.is_gaussian]
+        each = [own[0].params.gain if own else 0.0 for link, own in pairs if may_be_local(link)]
         return sum(each) / max(len(each), 1)
 
     def own_table(self) -> InputTable:

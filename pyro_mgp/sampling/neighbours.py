@@ -18,6 +18,7 @@ from pyro_mgp._support.tiles import filled_up
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.conditional import Conditional, Moments
 from pyro_mgp.model.likelihoods import Category, Contaminated, Observation, Ordinal, Truncated
+from pyro_mgp.model.link import Link
 from pyro_mgp.sampling.discrete_support import is_nearest
 from pyro_mgp.sampling.local_gp import DECIMALS, LocalLink, LocalPosterior, ParamsPerLink
 from pyro_mgp.sampling.residual_process import ResidualProcess
@@ -246,6 +247,11 @@ class Neighbours:
             for local in self.links[i][:1]:
                 mean = mean + local.posterior(rows).moments(rows[None]).mean[0]
             point[here, link.column] = mean
+
+
+def may_be_local(link: Link) -> bool:
+    """Return whether a link can have a local GP: with Gaussian noise, ordered values, or levels."""
+    return link.is_gaussian or isinstance(link.likelihood, Ordinal)
 
 
 def log_levels(sparse: Conditional, at: Moments) -> Tensor | None:

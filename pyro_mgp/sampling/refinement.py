@@ -53,6 +53,7 @@ from pyro_mgp.sampling.neighbours import (
     add_local_gp,
     fill_sparse_means,
     log_levels,
+    may_be_local,
 )
 from pyro_mgp.sampling.sampler import Sampler
 from pyro_mgp.sampling.sequential_fill import LinearTrend, SequentialFill, certain_inputs, known_inputs
@@ -281,7 +282,7 @@ class _Fit:
         """Build local GPs with these hyperparameters from the current reference rows."""
         residuals = torch.full((len(self.holes), len(self.rows)), math.nan).to(self.point)
         for i, link in enumerate(self.chain.links):
-            if _may_be_local(link):
+            if may_be_local(link):
                 here = link.learns_from(self.rows.values, self.rows.observed)
                 mean = self.marginals[i].mean(self.point[here][None])[0]
                 residuals[i, here] = self.rows.values[here, link.column] - mean
@@ -294,7 +295,7 @@ class _Fit:
         n_observed = int(link.learns_from(self.rows.values, self.rows.observed).sum())
         enough = n_observed >= _MIN_PER_NEIGHBOUR * self.n_neighbours > 0
         n_links = max((len(each.links) for each in self.chain.compounds if i in each.links), default=1)
-        if not _may_be_local(link) or not enough or len(link.inputs) > MAX_INPUTS or n_links > _MOST_LINKS:
+        if not may_be_local(link) or not enough or len(link.inputs) > MAX_INPUTS or n_links > _MOST_LINKS:
             return []
         own = lengthscales(link.kernel, len(link.inputs)) / _FIRST_SHARPNESS
         noise = float(self.marginals[i].noise)
@@ -465,11 +466,6 @@ class _Fit:
             moments = Moments.joined([visited[i] for _, visited in counted], 0)
             cells.append((picked[here[which]], moments.select(which, 1)))
         return cells
-
-
-def _may_be_local(link: Link) -> bool:
-    """Return whether a link can have a local GP: with Gaussian noise, ordered values, or levels."""
-    return link.is_gaussian or isinstance(link.likelihood, Ordinal)
 
 
 def _without_cells(link: Link, values: Tensor, at: Moments, given_u: Moments) -> Moments:

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pyro_mgp import MGPImputer
+from pyro_mgp import ColumnSpec, MGPImputer
 from pyro_mgp.fitting import chain_fit, plan_search, table_fit
 from pyro_mgp.fitting.chain_fit import TrainingTable
 
@@ -124,19 +124,32 @@ def test_what_is_no_checkpoint_is_not_removed_by_a_fit_to_a_large_table(
     assert (tmp_path / "mine").read_text() == "notes"
 
 
-def test_the_gain_of_local_gps_is_an_average_over_gaussian_links() -> None:
+def test_the_gain_of_local_gps_is_an_average_over_links_that_may_have_one() -> None:
     frame = steps()
     frame["kind"] = np.where(frame["place"] < 10, "left", "right")
-    frame.loc[::5, "kind"] = None
-    model = MGPImputer(inputs="others", random_state=0, progress=False).fit(frame).model_
-    assert model.neighbours is not None and len(model.chain.links) == 3
-    each = [
-        metrics[0].params.gain if metrics else 0.0
-        for link, metrics in zip(model.chain.links, model.neighbours.links, strict=True)
-        if link.is_gaussian
-    ]
-    assert len(each) == 2 and 0.1 < max(each) < 1
-    assert model.local_gain == sum(each) / 2
+    frame["tail"] = np.random.default_rng(0).standard_t(2, size=len(frame))
+    frame.loc[::5, ["kind", "tail"]] = None
+    specs = {"tail": ColumnSpec(kind="heavy-tailed")}
+    model = MGPImputer(inputs="others", specs=specs, random_state=0, progress=False).fit(frame).model_
+    assert model.neighbours is not None and len(model.chain.links) == 4
+    pairs = zip(model.chain.names, model.neighbours.links, strict=True)
+    each = {name: metrics[0].params.gain if metrics else 0.0 for name, metrics in pairs}
+    assert each.pop("tail") == 0 and 0.1 < max(each.values()) < 1
+    assert model.local_gain == sum(each.values()) / 3
+
+
+def test_levels_that_only_other_rows_of_a_subject_tell_have_links_that_see_all_others() -> None:
+    """With a joint density, whose links have no local GPs, half of the levels are wrong."""
+    generator = np.random.default_rng(0)
+    who, numbers = np.repeat(np.arange(60), 6), generator.normal(size=(60, 2))
+    truth = (generator.random(60) < 0.5)[who]
+    frame = pd.DataFrame({"a": numbers[who, 0], "b": numbers[who, 1], "arm": pd.array(truth)})
+    missing = generator.random(len(frame)) < 0.3
+    frame.loc[missing, "arm"] = pd.NA
+    imputer = MGPImputer(random_state=0, progress=False).fit(frame)
+    assert imputer.settings_.inputs.value == "others"
+    for draw in imputer.impute(m=5):
+        assert (draw["arm"].astype(bool) != truth)[missing].mean() < 0.1
 
 
 @pytest.mark.parametrize(("n_columns", "inputs"), [(3, "earlier"), (4, "others")])
