@@ -56,7 +56,7 @@ from pyro_mgp.sampling.neighbours import (
     may_be_local,
 )
 from pyro_mgp.sampling.sampler import Sampler
-from pyro_mgp.sampling.sequential_fill import LinearTrend, SequentialFill, certain_inputs, known_inputs
+from pyro_mgp.sampling.sequential_fill import SequentialFill, known_inputs
 
 MAX_ROWS = 10_000
 """Largest number of reference rows; more slow down every draw and hardly improve it."""
@@ -159,7 +159,7 @@ class _Fit:
             fill_sparse_means(chain, self.marginals, self.point, self.holes, _SWEEPS)
         self.point = clamped(self.point, rows.observed, rows.limits)
         self.is_completed, self.drawn = completed is not None, self.point.clone()
-        self.fill = SequentialFill(model.initial_fill, [None] * len(self.holes))
+        self.fill = self.sequential_fill([None] * len(self.holes))
 
     def find_neighbours(self) -> Neighbours | None:
         """Estimate the local GPs; None if no link has one."""
@@ -190,21 +190,16 @@ class _Fit:
 
     def sequential_fill(self, params: Sequence[LocalGPParams | None]) -> SequentialFill:
         """Build the sequential fill with these hyperparameters from the current reference rows."""
-        columns = [link.column for link in self.chain.links]
-        observed, gaussian = self.rows.observed[:, columns].T, self.model.initial_fill
-        given = self.chain, gaussian, self.point, observed, params, self.n_neighbours, self.values
-        return SequentialFill.of(*given)
+        learns = [link.learns_from(self.rows.values, self.rows.observed) for link in self.chain.links]
+        given = self.chain, self.model.initial_fill, self.point, torch.stack(learns)
+        return SequentialFill.of(*given, params, self.n_neighbours, self.values)
 
     def learn_fill(self, initial: ParamsPerLink) -> SequentialFill:
         """Estimate the sequential fill; its metrics start from the `initial` ones of the local GPs."""
-        # Means of an indicator do not give the probabilities of several levels, one given no earlier one.
-        of_several = {i for each in self.chain.compounds if len(each.links) > 1 for i in each.links}
-        fill = self.sequential_fill(
-            [of_link[0] if of_link and i not in of_several else None for i, of_link in enumerate(initial)]
-        )
+        fill = self.sequential_fill([of_link[0] if of_link else None for of_link in initial])
         some = {i: local for i, local in enumerate(fill.links) if local is not None}
         masks = list(known_inputs(self.chain, self.rows.observed, self.holes))
-        cells = {i: functools.partial(self.leave_one_out_of_trend, i, masks[i]) for i in some}
+        cells = {i: functools.partial(self.leave_one_out_of_trend, fill, i, masks[i]) for i in some}
         priors = [local.params.lengthscales for local in some.values()]
         given = priors, [*cells.values()], self.point.shape[1], self.generator
         params: list[LocalGPParams | None] = [None] * len(masks)
@@ -216,22 +211,22 @@ class _Fit:
             params[i] = next((chosen.params for chosen in self.choose([local], cells[i])), None)
         return self.sequential_fill(params)
 
-    def leave_one_out_of_trend(self, i: int, masks: Tensor, cells: Tensor) -> LeaveOneOut:
-        """Return residuals of the i-th link's observed cells in rows `[c]` from linear trends.
+    def leave_one_out_of_trend(
+        self, fill: SequentialFill, i: int, masks: Tensor, cells: Tensor
+    ) -> LeaveOneOut:
+        """Return residuals of the i-th link's observed cells in rows `[c]` from the trends of a fill.
 
         Inputs count as known where they are in random missing cells of the column, whose `masks` are Bool
         `[m, P]`, and observed here: those filled given the cell itself would tell its value.
         """
-        link, gaussian = self.chain.links[i], self.model.initial_fill
+        link, points = self.chain.links[i], self.point[cells]
         if len(masks) == 0:  # complete columns of a model of all columns
             masks = self.rows.observed[:, link.inputs]
         picked = torch.randint(len(masks), (len(cells),), generator=self.generator)
         seen = self.rows.observed[cells][:, link.inputs]
         known = (masks[picked.to(masks.device)] & seen).to(self.point)
-        certain = certain_inputs(self.chain, link)
-        trend = LinearTrend.of(gaussian, link.inputs, link.column, known, certain)
-        rows = self.point[cells] - gaussian.mean
-        residuals = rows[:, link.column] - (rows[:, link.inputs] * trend.slopes).sum(1)
+        trend, rows = fill.trend(self.chain, i, known), points - fill.gaussian.mean
+        residuals = points[:, link.column] - fill.means[i] - (rows[:, link.inputs] * trend.slopes).sum(1)
         nothing = torch.zeros_like(residuals)
         return LeaveOneOut(cells, rows, residuals, nothing, trend.variance, known, trend.slopes)
 

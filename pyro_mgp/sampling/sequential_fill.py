@@ -10,7 +10,8 @@ residuals at the nearest training rows N (see `local_gp`), both in the known col
 The local GPs have lengthscales of their own, learnt with the patterns of known inputs of the rows that lack
 the column, as far as these inputs are observed. Columns that they do not improve are drawn from the Gaussian,
 columns with other observations from their sparse GPs, with inputs that are not yet known at a draw of the
-Gaussian. Of two levels, or ordered values, the mean gives the probabilities (linear probability model).
+Gaussian. Of levels and ordered values the mean gives the probabilities (linear probability model); of a level
+given no earlier one the trend is constant.
 
 A product of such distributions is a joint distribution. Full conditionals alone are not enough: where columns
 nearly determine each other, such as dimensions that occur in few combinations, sweeps that redraw one cell at
@@ -161,7 +162,7 @@ class KnownInputsConditional(Conditional):
 
 @dataclass(frozen=True)
 class KnownInputsOfLevels(KnownInputsConditional):
-    """Predictive distribution of ordered values, or of two levels: on the two values next to its mean."""
+    """Predictive distribution of ordered values, or of a level: on the two values next to its mean."""
 
     values: Tensor  # values that a cell can have, ascending, `[J]`
 
@@ -190,6 +191,7 @@ class SequentialFill:
 
     gaussian: InitialFill  # joint Gaussian of all encoded columns
     links: Sequence[LocalLink | None]  # local GP of each link, in columns minus their means; None for none
+    means: Tensor  # mean of each link's column in the rows from which it learns, `[L]`
 
     @classmethod
     def of(
@@ -202,26 +204,43 @@ class SequentialFill:
         n_neighbours: int,
         values: Sequence[Tensor | None],
     ) -> SequentialFill:
-        """Build the fill from reference rows `[R, D]`, which cells of links are observed, and parameters.
+        """Build the fill from reference rows `[R, D]`, those from which each link learns, and parameters.
 
-        Observed cells are Bool `[L, R]`; links whose parameters are None have no local GP. `values` of each
-        link are those of its discrete support, `[J]`; None without one.
+        The rows of links are Bool `[L, R]`; links whose parameters are None have no local GP. `values` of
+        each link are those of its discrete support, `[J]`; None without one.
         """
-        centred, links = rows - gaussian.mean, list[LocalLink | None]()
+        centred, links, means = rows - gaussian.mean, list[LocalLink | None](), list[Tensor]()
         for link, seen, own, support in zip(chain.links, observed, params, values, strict=True):
+            # Levels without the earlier ones have another mean than all rows.
+            among = (rows[:, link.column] * seen).sum() / seen.sum().clamp(min=1)
+            means.append(among if link.unless else gaussian.mean[link.column])
             if own is None:
                 links.append(None)
                 continue
             support = support if link.is_gaussian else None
             cells, is_value = rows[:, link.column], is_nearest(support, rows[:, link.column])
-            residuals = (cells - gaussian.mean[link.column]).where(seen, torch.nan)
+            residuals = (cells - means[-1]).where(seen, torch.nan)
             links.append(LocalLink.of(link.inputs, centred, residuals, n_neighbours, own, is_value))
-        return cls(gaussian, links)
+        return cls(gaussian, links, torch.stack(means))
 
     @property
     def params(self) -> list[LocalGPParams | None]:
         """Hyperparameters of the local GP of each link, None for none."""
         return [None if local is None else local.params for local in self.links]
+
+    def trend(self, chain: Chain, i: int, known: Tensor) -> LinearTrend:
+        """Return the trend of the i-th link at cells whose known inputs are 1, others 0, `[c, P]`.
+
+        The joint Gaussian has the relations of levels to other columns, but not those of a level given that
+        no earlier one applies: the trend of such a link is constant.
+        """
+        link, likelihood = chain.links[i], chain.links[i].likelihood
+        if not (link.unless and isinstance(likelihood, Ordinal)):
+            certain = certain_inputs(chain, link)
+            return LinearTrend.of(self.gaussian, link.inputs, link.column, known, certain)
+        off, on = likelihood.values[0], likelihood.values[-1]
+        variance = (on - self.means[i]) * (self.means[i] - off)
+        return LinearTrend(torch.zeros_like(known), variance.clamp(min=_LEAST_VARIANCE).expand(len(known)))
 
     def starts(
         self,
@@ -282,16 +301,16 @@ class SequentialFill:
         found = list[Conditional]()
         inputs = known_inputs(chain, observed, holes)
         links = zip(chain.links, marginals, self.links, holes, inputs, strict=True)
-        for link, marginal, local, here, known in links:
+        for i, (link, marginal, local, here, known) in enumerate(links):
             if not link.is_gaussian and local is None:
                 found.append(marginal)
                 continue
             is_drawn, known = (known & ~observed[here][:, link.inputs]).any(1), known.to(self.gaussian.mean)
-            certain = certain_inputs(chain, link)
-            trend = LinearTrend.of(self.gaussian, link.inputs, link.column, known, certain)
+            centre = self.gaussian.mean.clone()
+            centre[link.column] = self.means[i]
             given = (
-                torch.zeros_like(marginal.noise), link.column, link.inputs, self.gaussian.mean, known,
-                is_drawn, trend, local, None if own is None else own[here],
+                torch.zeros_like(marginal.noise), link.column, link.inputs, centre, known, is_drawn,
+                self.trend(chain, i, known), local, None if own is None else own[here],
             )  # fmt: skip
             if isinstance(link.likelihood, Ordinal):
                 found.append(KnownInputsOfLevels(*given, link.likelihood.values))

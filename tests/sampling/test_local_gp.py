@@ -348,12 +348,13 @@ def test_fit_with_little_memory_has_the_same_result(monkeypatch) -> None:
         assert one.inflation == pytest.approx(other.inflation, rel=0.25)
 
 
-def test_latent_propagation_and_categories_have_no_local_gp() -> None:
+def test_steps_have_a_local_gp_unless_functions_are_propagated() -> None:
+    """As numbers, and as the levels of a category."""
     frame = steps()
     punched = frame.assign(y=frame["y"].mask(np.arange(len(frame)) % 3 == 0))
     assert MGPImputer(random_state=0, engine=Engine(propagate="latent")).fit(punched).neighbours_ is None
     grade = pd.Series(np.where(punched["y"] > 1, "high", "low")).mask(punched["y"].isna())
-    assert MGPImputer(random_state=0).fit(punched.assign(y=grade)).neighbours_ is None
+    assert MGPImputer(random_state=0).fit(punched.assign(y=grade)).neighbours_ is not None
 
 
 def test_linear_columns_have_no_local_gp() -> None:

@@ -358,7 +358,7 @@ def test_inputs_of_a_trend_are_known_where_they_were_observed() -> None:
     link = fit.chain.links[0]
     cells = fit.rows.observed[:, link.column].nonzero()[:, 0]
     masks = torch.tensor([[True, True], [True, False]], device=cells.device)
-    known = fit.leave_one_out_of_trend(0, masks, cells).known
+    known = fit.leave_one_out_of_trend(fit.fill, 0, masks, cells).known
     assert known is not None
     seen = fit.rows.observed[cells][:, link.inputs]
     assert not known.bool()[~seen].any()
