@@ -211,15 +211,15 @@ class SequentialFill:
         """
         centred, links, means = rows - gaussian.mean, list[LocalLink | None](), list[Tensor]()
         for link, seen, own, support in zip(chain.links, observed, params, values, strict=True):
-            # Levels without the earlier ones have another mean than all rows.
-            among = (rows[:, link.column] * seen).sum() / seen.sum().clamp(min=1)
-            means.append(among if link.unless else gaussian.mean[link.column])
+            cells, mean = rows[:, link.column], gaussian.mean[link.column]
+            if link.unless:  # rows without earlier levels have another mean
+                mean = (cells * seen).sum() / seen.sum().clamp(min=1)
+            means.append(mean)
             if own is None:
                 links.append(None)
                 continue
-            support = support if link.is_gaussian else None
-            cells, is_value = rows[:, link.column], is_nearest(support, rows[:, link.column])
-            residuals = (cells - means[-1]).where(seen, torch.nan)
+            is_value = is_nearest(support if link.is_gaussian else None, cells)
+            residuals = (cells - mean).where(seen, torch.nan)
             links.append(LocalLink.of(link.inputs, centred, residuals, n_neighbours, own, is_value))
         return cls(gaussian, links, torch.stack(means))
 
