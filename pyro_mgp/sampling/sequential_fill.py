@@ -199,27 +199,27 @@ class SequentialFill:
         chain: Chain,
         gaussian: InitialFill,
         rows: Tensor,
-        observed: Tensor,
+        learnt_from: Tensor,
         params: Sequence[LocalGPParams | None],
         n_neighbours: int,
         values: Sequence[Tensor | None],
     ) -> SequentialFill:
-        """Build the fill from reference rows `[R, D]`, those from which each link learns, and parameters.
+        """Build the fill from reference rows `[R, D]` and parameters of links, None without a local GP.
 
-        The rows of links are Bool `[L, R]`; links whose parameters are None have no local GP. `values` of
-        each link are those of its discrete support, `[J]`; None without one.
+        The rows that each link is `learnt_from` are Bool `[L, R]`. `values` of each link are those of its
+        discrete support, `[J]`; None without one.
         """
         centred, links, means = rows - gaussian.mean, list[LocalLink | None](), list[Tensor]()
-        for link, seen, own, support in zip(chain.links, observed, params, values, strict=True):
+        for link, here, own, support in zip(chain.links, learnt_from, params, values, strict=True):
             cells, mean = rows[:, link.column], gaussian.mean[link.column]
             if link.unless:  # rows without earlier levels have another mean
-                mean = (cells * seen).sum() / seen.sum().clamp(min=1)
+                mean = (cells * here).sum() / here.sum().clamp(min=1)
             means.append(mean)
             if own is None:
                 links.append(None)
                 continue
             is_value = is_nearest(support if link.is_gaussian else None, cells)
-            residuals = (cells - mean).where(seen, torch.nan)
+            residuals = (cells - mean).where(here, torch.nan)
             links.append(LocalLink.of(link.inputs, centred, residuals, n_neighbours, own, is_value))
         return cls(gaussian, links, torch.stack(means))
 
