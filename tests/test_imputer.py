@@ -262,6 +262,19 @@ def test_transform_is_the_posterior_mean() -> None:
         assert filled.std() > 3 * (filled - values.mean(0)).std()  # so a constant would not pass
 
 
+def test_transform_rounds_means_for_integer_dtypes_only() -> None:
+    frame = (2 * toy(90)).round()
+    label = next(iter(frame.columns[frame.isna().any()]))
+    fitted = small(n_sweeps=10).fit(frame)
+    point, holes = fitted.transform(frame)[label], frame[label].isna()
+    drawn = fitted.impute(m=200).values[label]
+    assert not (drawn % 1).any() and (point[holes] % 1).any()
+    error = (point[holes].to_numpy() - drawn.mean(0)) / drawn.std(0)
+    assert np.sqrt(np.mean(error**2)) < 0.2
+    integers = frame.astype({label: "Int64"})
+    assert small().fit(integers).transform(integers)[label].dtype == "Int64"
+
+
 def test_transform_takes_the_mode_of_labels_and_booleans(fitted_mixed: MGPImputer) -> None:
     frame = mixed()
     point = fitted_mixed.transform(frame)

@@ -191,6 +191,11 @@ def to_integers(values: NDArray[Any], dtype: Any = np.int64) -> NDArray[Any]:
     return np.asarray(np.clip(values, low, high)).astype(np.int64).astype(dtype)
 
 
+def is_floating(dtype: str) -> bool:
+    """Return whether the text of a pandas dtype is that of floating-point numbers."""
+    return any(name in dtype.lower() for name in ("float", "double"))
+
+
 def as_stored(numbers: NDArray[np.float64], family: Family) -> NDArray[Any]:
     """Convert numbers in own units or seconds to cells: booleans, times in microseconds, or numbers."""
     if family == "booleans":

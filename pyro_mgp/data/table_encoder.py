@@ -123,9 +123,15 @@ class TableEncoder:
         return found
 
     def decode(
-        self, given: InputTable, batches: Iterable[tuple[slice, Tensor]], m: int, on_support: Collection[int]
+        self,
+        given: InputTable,
+        batches: Iterable[tuple[slice, Tensor]],
+        m: int,
+        on_support: Collection[int] = (),
+        *,
+        are_means: bool = False,
     ) -> dict[Label, NDArray[Any]]:
-        """Return the m draws of missing cells in the columns' own units, by label, `[m, n_missing]`.
+        """Return m draws, or means, of missing cells in the columns' own units, by label, `[m, n_missing]`.
 
         `batches` are slices of the table's incomplete rows, in order, each with these rows filled,
         `[m, n, D]`. Draws of the encoded columns `on_support` are exactly values of their discrete support.
@@ -140,7 +146,7 @@ class TableEncoder:
                 column = self.codec.columns[position]
                 cells = numbers[:, holes[rows, position], slices[column.name]]
                 exact = column.width == 1 and slices[column.name].start in on_support
-                decoded = column.decode(cells, exact)
+                decoded = (column.unrounded if are_means else column).decode(cells, exact)
                 if column.name in limits:  # draws are rounded in standardised units
                     own = limits[column.name][rows][holes[rows, position]]
                     decoded = np.clip(decoded, own.lower, own.upper)

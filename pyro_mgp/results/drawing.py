@@ -163,7 +163,7 @@ def completed(model: FittedModel, X: pd.DataFrame | ArrayLike, *, add_indicator:
     uncertain = model.is_sequential or model.chain.n_rows <= FEW_ROWS
     n_paths = _MANY_POINT_PATHS if uncertain else _POINT_PATHS
     point = model.sampler().means(given.encoded[given.incomplete], range(n_paths))
-    cells = model.encoder.decode(given, [(slice(0, len(point)), point[None])], 1, {})
+    cells = model.encoder.decode(given, [(slice(0, len(point)), point[None])], 1, are_means=True)
     table = complete(given.frame, {label: values[0] for label, values in cells.items()})
     if add_indicator:
         table = table.join(_indicators(model, given.frame))

@@ -590,3 +590,28 @@ def test_numbers_of_floating_point_are_drawn_whole_if_all_that_were_observed_are
     ).any()  # continuous draws on request
     bounded = fit_column(weights, discrete_support=50, spec=ColumnSpec(lower=1000.5, upper=4999.5))
     assert set(bounded.decode(np.array([[-99.0], [99.0]])).tolist()) == {1001, 4999}
+
+
+def test_means_of_whole_numbers_are_not_whole_in_columns_of_floating_point() -> None:
+    whole = pd.Series(np.random.default_rng(0).normal(0, 5, 80).round(), name="x")
+    codec = fit_column(whole, discrete_support=50)
+    scores = np.linspace(-2, 2, 30)[:, None]
+    means = whole.mean() + scores[:, 0] * whole.std(ddof=0)
+    np.testing.assert_allclose(codec.unrounded.decode(scores), means)
+    integers = fit_column(whole.astype("Int64"), discrete_support=50)
+    assert integers.unrounded.decode(scores).dtype == np.int64
+
+
+@pytest.mark.parametrize(("dtype", "is_whole"), [("float64", False), ("Int64", True), ("object", True)])
+def test_means_of_counts_are_not_whole_in_columns_of_floating_point(dtype: str, is_whole: bool) -> None:
+    means = np.array([[0.3], [1.6], [99.0]])
+    codec = fit([0, 3, 1, 7], kind="count", dtype=dtype)
+    decoded = codec.unrounded.decode(codec.standardise(means))
+    np.testing.assert_allclose(decoded, means.round()[:, 0] if is_whole else means[:, 0])
+    assert codec.decode(codec.standardise(means)).tolist() == [0, 2, 99]
+
+
+def test_draws_of_whole_numbers_have_no_negative_zero() -> None:
+    codec = fit_column(series(np.arange(-40.0, 40.0)), discrete_support=50)
+    drawn = codec.decode(codec.standardise(np.array([[-0.3], [0.3]])))
+    assert drawn.tolist() == [0, 0] and not np.signbit(drawn).any()

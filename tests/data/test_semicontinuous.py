@@ -166,6 +166,15 @@ def test_other_numbers_with_a_discrete_support_have_one_part_unless_asked() -> N
     assert joint(ratings, "semicontinuous").kind is Kind.SEMICONTINUOUS
 
 
+def test_means_of_whole_amounts_are_not_whole_in_columns_of_floating_point() -> None:
+    column = incomes(whole=True)
+    for dtype, step in [("float64", 0.25), ("Int64", 1.0)]:
+        codec = joint(column.astype(dtype))
+        means = np.array([0.0, 3.25, 8.5, 20.0])
+        decoded = codec.unrounded.decode(codec.standardise(means[:, None]))
+        np.testing.assert_allclose(decoded, (means / step).round() * step, rtol=1e-9)
+
+
 @pytest.mark.parametrize(("lower", "kind"), [(0.0, Kind.SEMICONTINUOUS), (-1.0, Kind.CONTINUOUS)])
 def test_bounds_of_the_spec_say_whether_numbers_may_lie_beyond(lower: float, kind: Kind) -> None:
     spec = ColumnSpec(lower=lower)

@@ -95,6 +95,11 @@ class ColumnCodec:
         return (self,) * self.width
 
     @property
+    def unrounded(self) -> ColumnCodec:
+        """Codec that decodes means, which in floating-point columns need not be whole where draws are."""
+        return self
+
+    @property
     def bounds(self) -> tuple[float, float] | None:
         """Bounds at which draws must be truncated, standardised; None if no truncation is needed."""
         return None

@@ -15,7 +15,15 @@ from pandas.api import types
 from scipy import optimize, stats
 
 from pyro_mgp._support.messages import listing, plain, row_name
-from pyro_mgp.data.cells import as_stored, holes_of, is_numeric, numbers_of, seconds_of, to_integers
+from pyro_mgp.data.cells import (
+    as_stored,
+    holes_of,
+    is_floating,
+    is_numeric,
+    numbers_of,
+    seconds_of,
+    to_integers,
+)
 from pyro_mgp.data.codecs.base import (
     LARGEST,
     MAX_LEVELS,
@@ -199,11 +207,16 @@ class ContinuousCodec(NumberCodec):
             return codec
         return codec if codec.has_limits else dataclasses.replace(codec, is_whole=True)
 
+    @property
+    def unrounded(self) -> ContinuousCodec:
+        return dataclasses.replace(self, is_whole=False)
+
     def _cells(self, transformed: Numbers, to_support: bool) -> NDArray[Any]:
         raw = super()._cells(transformed, to_support)
         if not self.is_whole:
             return raw
-        return np.clip(np.rint(raw), np.ceil(self.limits[0]), np.floor(self.limits[1]))
+        # Adding zero turns -0.0 into 0.0.
+        return np.clip(np.rint(raw), np.ceil(self.limits[0]), np.floor(self.limits[1])) + 0.0
 
 
 class HeavyTailedCodec(ColumnCodec):
@@ -236,6 +249,13 @@ class CountCodec(ColumnCodec):
     def drawn_range(self) -> tuple[float, float]:
         """Smallest and largest count that is drawn."""
         return 0.0, self.most
+
+    @property
+    def unrounded(self) -> ColumnCodec:
+        if not is_floating(self.dtype):
+            return self
+        moments = self.mean, self.scale, self.own_scale, self.low, self.high
+        return ContinuousCodec(self.name, self.family, self.dtype, *moments, self.warp, *self.drawn_range)
 
     def _cells(self, transformed: Numbers, to_support: bool) -> NDArray[Any]:
         counts = np.rint(self.warp.backward(transformed[..., 0]))

@@ -17,8 +17,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pyro_mgp._support.messages import listing
+from pyro_mgp.data.cells import is_floating
 from pyro_mgp.data.codecs.base import ColumnCodec, FitOptions
-from pyro_mgp.data.codecs.kinds import BooleanCodec, ContinuousCodec, IntegerCodec
+from pyro_mgp.data.codecs.kinds import BooleanCodec, ContinuousCodec, IntegerCodec, NumberCodec
 from pyro_mgp.data.column_spec import ColumnSpec, Kind
 from pyro_mgp.data.limits import Numbers
 
@@ -63,6 +64,14 @@ class SemicontinuousCodec(ColumnCodec):
         shares = 1 - self.mean[0], self.mean[0]
         indicator = BooleanCodec(self.name, self.family, self.dtype, *moments, 0.0, 1.0, shares)
         return indicator, self._amounts
+
+    @property
+    def unrounded(self) -> ColumnCodec:
+        own = self._amounts
+        if not isinstance(own, IntegerCodec) or not is_floating(self.dtype):
+            return self
+        fields = {field.name: getattr(own, field.name) for field in dataclasses.fields(NumberCodec)}
+        return dataclasses.replace(self, amount=ContinuousCodec(**fields))
 
     @property
     def indicator_values(self) -> tuple[float, float]:
