@@ -42,9 +42,9 @@ _MULTIPLE = 20
 _EXPECTED_CHANGE = 1.0
 # Entries of the batches' inputs `[G, c, k, P]`, or of the rows they come from: bounds memory to some 50 MB.
 _ENTRIES_AT_ONCE = 2**20
-# Adam's learning rate falls linearly to a tenth of its first value; its averages are short, as the run is. With
-# half the rate lengthscales do not move far enough: CRPS was larger by 1.0 ± .5 % in 72 cells of 24 public
-# tables, and by 5 % in one of them (airfoil, nine cells).
+# Adam's learning rate falls linearly to a tenth of its first value; its averages are short, as the run is.
+# With half the rate lengthscales do not move far enough: CRPS was larger by 1.0 ± .5 % in 72 cells of 24
+# public tables, and by 5 % in one of them (airfoil, nine cells).
 _LEARNING_RATE, _LAST_RATE, _MEMORY = 0.3, 0.1, (0.8, 0.95)
 # Prior of the local scale used here: ν, and a₀ as a share of the typical squared error.
 _FREEDOM, _AMPLITUDE = 1.0, 0.3

@@ -209,6 +209,7 @@ class ContinuousCodec(NumberCodec):
 
     @property
     def unrounded(self) -> ContinuousCodec:
+        """Codec without rounding to whole numbers."""
         return dataclasses.replace(self, is_whole=False)
 
     def _cells(self, transformed: Numbers, to_support: bool) -> NDArray[Any]:
@@ -252,6 +253,7 @@ class CountCodec(ColumnCodec):
 
     @property
     def unrounded(self) -> ColumnCodec:
+        """Codec of numbers with the same transform; this one if the dtype is not of floating point."""
         if not is_floating(self.dtype):
             return self
         moments = self.mean, self.scale, self.own_scale, self.low, self.high

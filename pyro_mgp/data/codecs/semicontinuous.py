@@ -67,6 +67,7 @@ class SemicontinuousCodec(ColumnCodec):
 
     @property
     def unrounded(self) -> ColumnCodec:
+        """Codec whose amounts are not rounded; this one if the dtype is not of floating point."""
         own = self._amounts
         if not isinstance(own, IntegerCodec) or not is_floating(self.dtype):
             return self
