@@ -227,9 +227,9 @@ class MGPImputer(Parameters, OneToOneFeatureMixin, TransformerMixin, BaseEstimat
         """Return one completed table: missing cells at their posterior mean, discrete ones at their mode.
 
         `X` has the columns of the fitted table, and any rows. Categories, booleans and integers of two values
-        are discrete; means of other integers are rounded, those of whole numbers of a floating-point dtype
-        are not. The table, of the kind of `X`, suits prediction; analyses with standard errors need the draws
-        of `impute`.
+        are discrete; means of other columns of integers, by dtype or kind, are rounded, those of whole
+        numbers in floating-point columns are not. The table, of the kind of `X`, suits prediction; analyses
+        with standard errors need the draws of `impute`.
 
         Raises:
             ValueError, TypeError: The table does not fit the fitted one; the message says where.

@@ -114,6 +114,7 @@ def test_point_predictions_near_the_bound_of_whole_numbers_are_the_bound() -> No
     assert (found[mean < 0.3] == 0).all() and np.abs(found - mean)[mean > 0.7].max() < 0.4
     rounded = fitted.transform(frame.astype({"z": "Int64"}))["z"][holes].to_numpy(np.float64)
     assert (rounded[mean < 0.3] == 0).all() and (rounded[mean > 0.7] >= 1).all()
+    assert all(np.abs(each - mean).max() < 0.8 for each in (found, rounded))
 
 
 @pytest.mark.filterwarnings("error::pyro_mgp.data.table.TableWarning")

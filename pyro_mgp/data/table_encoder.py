@@ -135,7 +135,7 @@ class TableEncoder:
 
         `batches` are slices of the table's incomplete rows, in order, each with these rows filled,
         `[m, n, D]`. Draws of the encoded columns `on_support` are exactly values of their discrete support.
-        Means (`are_means`) are rounded for integer dtypes only.
+        Means (`are_means`) are rounded in columns of integers only, by dtype or kind.
         """
         holes, slices = given.holes[given.incomplete.numpy()], self.codec.slices
         incomplete = np.flatnonzero(np.logical_or.reduce(holes, axis=0))

@@ -206,8 +206,8 @@ class SequentialFill:
     ) -> SequentialFill:
         """Build the fill from reference rows `[R, D]` and parameters of links, None without a local GP.
 
-        The rows that each link is `learnt_from` are Bool `[L, R]`. `values` of each link are those of its
-        discrete support, `[J]`; None without one.
+        `learnt_from`, Bool `[L, R]`, says from which rows each link learns. `values` of each link are those
+        of its discrete support, `[J]`; None without one.
         """
         centred, links, means = rows - gaussian.mean, list[LocalLink | None](), list[Tensor]()
         for link, here, own, support in zip(chain.links, learnt_from, params, values, strict=True):
