@@ -1,6 +1,6 @@
 """Discrete support: columns with few different values, such as ratings, rounded readings or levels.
 
-    P(x = aⱼ) ∝ wⱼ qⱼ^α (pⱼ / fⱼ)^β exp(-λ (aⱼ - m)² / 2s²),      pⱼ = (nⱼ + fⱼ) / (Σ nⱼ + 1)
+    P(x = aⱼ) ∝ wⱼ qⱼ^α (pⱼ / fⱼ)^β (1 + (aⱼ - m)² / s²)^-λ exp(γ aⱼ m),      pⱼ = (nⱼ + fⱼ) / (Σ nⱼ + 1)
 
 m and s² are the predictive mean and variance of the cell, fⱼ the frequency of a value in the column, and pⱼ
 its frequency among the neighbours of the cell, where it occurs nⱼ times, weighted by the correlations of the
@@ -9,8 +9,12 @@ frequencies of the values, the sharpness λ the precision of the prediction, and
 among neighbours. Ordered values and levels also have the probabilities qⱼ of their likelihood, under the
 sparse GP, with exponent α, which is zero for numbers. All these are the parameters of a multinomial logistic
 regression of observed cells on their leave-one-out predictions, whose concave log likelihood is maximised by
-Newton's method (Böhning 1992). The regression uses about equally many cells of each value, and corrects the
-weights for this selection (Prentice and Pyke 1979).
+Newton's method (Böhning 1992).
+
+Tails are those of a Student distribution: under a normal one a few cells with a far too small s² decide λ,
+which becomes so small that frequencies replace predictions. The slope γ of numbers makes expected values as
+steep in m as the observed ones are. If they were less steep, sweeps would repeat it, and correlations of the
+completed table would be attenuated.
 """
 
 from __future__ import annotations
@@ -25,15 +29,14 @@ from pyro_mgp.model.likelihoods import Quantity
 from pyro_mgp.model.likelihoods.levels import nearest_value
 from pyro_mgp.storage.untrusted import build, check
 
-# Largest difference of half squared standardised distances from that of the nearest value, which bounds the
-# influence of outliers.
-_FARTHEST = 30.0
-# Strength of the ridge, in cells: of numbers weights shrink to the column's frequencies, λ to one, β to zero;
-# of levels to one, α to one, λ and β to zero, which leaves qⱼ. The third fixes a coefficient.
+# Largest log(1 + (a - m)²/s²), at 55 standard deviations, which bounds the influence of outliers.
+_FARTHEST = 8.0
+# Strength of the ridge, in cells: of numbers weights shrink to the column's frequencies, λ to one, β and γ to
+# zero; of levels to one, α to one, λ and β to zero, which leaves qⱼ. The third fixes a coefficient.
 _WEIGHT_RIDGE, _SLOPE_RIDGE, _FIXED = 0.1, 5.0, 1e12
-# Prior means and lower bounds of λ, β and α of numbers, and those of levels.
-_EXPECTED, _LEAST = (1.0, 0.0, 0.0), (0.05, 0.0, 0.0)
-_EXPECTED_OF_LEVELS, _LEAST_OF_LEVELS = (0.0, 0.0, 1.0), (0.0, 0.0, 0.0)
+# Prior means and lower bounds of λ, β, α and γ of numbers, and those of levels.
+_EXPECTED, _LEAST = (1.0, 0.0, 0.0, 0.0), (0.05, 0.0, 0.0, 0.0)
+_EXPECTED_OF_LEVELS, _LEAST_OF_LEVELS = (0.0, 0.0, 1.0, 0.0), (0.0, 0.0, 0.0, 0.0)
 _NEWTON_STEPS, _HALVINGS, _CONVERGED = 20, 8, 1e-8
 _TINY = 1e-16
 # Smallest frequency in a file.
@@ -45,6 +48,7 @@ _SAVED = {
     "sharpness": float,
     "locality": float,
     "trust": float,
+    "slope": float,
 }
 
 
@@ -58,6 +62,7 @@ class DiscreteSupport:
     sharpness: float  # sharpness λ
     locality: float = 0.0  # locality β
     trust: float = 0.0  # exponent α of the probabilities under the sparse GP; 0 for numbers
+    slope: float = 0.0  # slope γ, which makes expected values steeper in the mean; 0 for levels
 
     @classmethod
     def fit(
@@ -76,15 +81,16 @@ class DiscreteSupport:
         `counts` of the values among neighbours, `[n, J]`, β is zero. `levels` are log probabilities of the
         values under the sparse GP, `[n, J]`; None for numbers.
         """
-        local = mean.new_zeros(len(mean), len(values)) if counts is None else _log_ratio(counts, frequencies)
-        known = torch.zeros_like(local) if levels is None else levels
-        features = torch.stack([-_misfit(values, mean, variance), local, known], dim=-1)
+        nothing = mean.new_zeros(len(mean), len(values))
+        local = nothing if counts is None else _log_ratio(counts, frequencies)
+        # In units of the mean variance, in which the ridge of γ is as strong as that of λ.
+        unit = variance.mean().clamp(min=_TINY)
+        known, linear = (nothing, mean[:, None] * values / unit) if levels is None else (levels, nothing)
+        features = torch.stack([-_misfit(values, mean, variance), local, known, linear], dim=-1)
         chosen = nearest_value(values, observed)
-        in_sample = torch.bincount(chosen, minlength=len(values)).to(values).clamp(min=1)
-        selected = (in_sample / in_sample.sum()).log() - frequencies.log()
-        least = in_sample.new_tensor(_LEAST if levels is None else _LEAST_OF_LEVELS)
-        expected = in_sample.new_tensor(_EXPECTED if levels is None else _EXPECTED_OF_LEVELS)
-        start = torch.cat([selected + frequencies.log() if levels is None else selected, expected])
+        least = mean.new_tensor(_LEAST if levels is None else _LEAST_OF_LEVELS)
+        expected = mean.new_tensor(_EXPECTED if levels is None else _EXPECTED_OF_LEVELS)
+        start = torch.cat([frequencies.log() if levels is None else torch.zeros_like(values), expected])
         ridge = torch.full_like(start, _WEIGHT_RIDGE)
         ridge[len(values) :] = _SLOPE_RIDGE
         slopes = slice(len(values), None)
@@ -96,9 +102,9 @@ class DiscreteSupport:
             )
             found = _Regression(features, chosen, start, ridge).maximum()
             fixed |= found[slopes] < least
-        log_weights = found[: len(values)] - selected
-        sharpness, locality, trust = found[slopes].where(~fixed, least).tolist()
-        return cls(values, log_weights, frequencies, sharpness, locality, trust)
+        found[slopes] = found[slopes].where(~fixed, least)
+        found[-1] /= unit
+        return cls(values, found[: len(values)], frequencies, *found[slopes].tolist())
 
     def given(self, counts: Tensor | None, levels: Tensor | None = None) -> DiscreteSupport:
         """Return the distribution at cells with these counts of values among neighbours, `[..., J]`.
@@ -116,7 +122,10 @@ class DiscreteSupport:
 
     def log_probabilities(self, mean: Tensor, variance: Tensor) -> Tensor:
         """Return log probabilities `[..., J]` of the values given predictions N(mean, variance), `[...]`."""
-        return (self.log_weights - self.sharpness * _misfit(self.values, mean, variance)).log_softmax(-1)
+        logits = self.log_weights - self.sharpness * _misfit(self.values, mean, variance)
+        if self.slope != 0:
+            logits = logits.addcmul_(mean[..., None], self.values, value=self.slope)
+        return logits.log_softmax(-1)
 
     def log_prob(self, cells: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
         """Return log probabilities of cells `[n]` given predictions N(mean, variance), all `[..., n]`."""
@@ -136,12 +145,12 @@ class DiscreteSupport:
     def to_dict(self) -> dict[str, Any]:
         """Return the distribution as a dict that JSON can hold and `from_dict` reads."""
         arrays = {name: getattr(self, name).tolist() for name in ("values", "log_weights", "frequencies")}
-        return arrays | {"sharpness": self.sharpness, "locality": self.locality, "trust": self.trust}
+        names = ("sharpness", "locality", "trust", "slope")
+        return arrays | {name: getattr(self, name) for name in names}
 
     @classmethod
     def from_dict(cls, state: dict[str, Any], like: Tensor) -> DiscreteSupport:
         """Restore the output of `to_dict` on the device of `like`; raise a ValueError if a field is wrong."""
-        state = {"trust": 0.0} | state  # folders written before levels had local GPs lack it
         fields = {name: build(kind, state.get(name), name) for name, kind in _SAVED.items()}
         values, weights, frequencies, *exponents = fields.values()
         right = values == sorted(set(values)) and len(values) == len(weights) == len(frequencies)
@@ -159,19 +168,10 @@ def is_nearest(values: Tensor | None, cells: Tensor) -> Tensor | None:
     return nearest_value(values, cells)[:, None] == torch.arange(len(values), device=values.device)
 
 
-def first_of_each(chosen: Tensor, most: int) -> Tensor:
-    """Select the first `most` cells of each value, given the index of each cell's value."""
-    order = chosen.argsort(stable=True)
-    counts = torch.bincount(chosen)
-    first = (counts.cumsum(0) - counts)[chosen[order]]
-    rank = torch.arange(len(order), device=order.device) - first
-    return order[rank < most]
-
-
 def _misfit(values: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-    """Return half squared standardised distances (aⱼ - m)²/2s² minus the smallest one, `[..., J]`."""
-    halves = (values - mean[..., None]).square_().div_(2 * variance.clamp(min=_TINY)[..., None])
-    return halves.sub_(halves.amin(-1, keepdim=True)).clamp_(max=_FARTHEST)
+    """Return log(1 + (aⱼ - m)²/s²), `[..., J]`."""
+    squares = (values - mean[..., None]).square_().div_(variance.clamp(min=_TINY)[..., None])
+    return squares.log1p_().clamp_(max=_FARTHEST)
 
 
 def _log_ratio(counts: Tensor, frequencies: Tensor) -> Tensor:

@@ -35,7 +35,7 @@ from pyro_mgp.model.limited_cells import clamped
 from pyro_mgp.model.link import Link
 from pyro_mgp.model.local_parameters import local_parameters
 from pyro_mgp.sampling.cholesky_cache import CholeskyCache
-from pyro_mgp.sampling.discrete_support import DiscreteSupport, first_of_each
+from pyro_mgp.sampling.discrete_support import DiscreteSupport
 from pyro_mgp.sampling.fitted_model import FittedModel
 from pyro_mgp.sampling.local_gp import (
     MAX_INPUTS,
@@ -80,8 +80,8 @@ _CUTS, _FREEDOMS, _AMPLITUDES = (None, 4.0), (1.0, 10.0), (0.1, 0.3, 1.0)
 _N_SCORED, _N_WORST = 900, 100
 # Values stored at a time for the neighbourhoods of these cells: 16 MB.
 _KEPT_AT_ONCE = 2**21
-# Cells to which a discrete support is fitted: in total, and the minimum per value.
-_FITTED, _FITTED_OF_EACH = 600, 10
+# Most cells to which a discrete support is fitted.
+_FITTED = 2000
 # Standard errors by which the local GP must improve on the sparse GP alone.
 _CLEARLY = 2.0
 # Held-out cells: most rows, cells per row, fewest per column, and largest share of the observed cells.
@@ -396,8 +396,7 @@ class _Fit:
         column = link.column
         observed = link.learns_from(self.rows.values, self.rows.observed).nonzero()[:, 0]
         observed = observed[torch.randperm(len(observed), generator=self.generator).to(observed.device)]
-        chosen = nearest_value(values, self.rows.values[observed, column])
-        cells = observed[first_of_each(chosen, max(_FITTED // len(values), _FITTED_OF_EACH))]
+        chosen, cells = nearest_value(values, self.rows.values[observed, column]), observed[:_FITTED]
         loo, targets = self.leave_one_out(i, cells), self.rows.values[cells, column]
         mean, variance = targets - loo.residuals, loo.alone
         of_neighbours = None

@@ -18,7 +18,7 @@ from pyro_mgp import Engine, MGPImputer
 from pyro_mgp.model.conditional import Conditional, Moments
 from pyro_mgp.model.likelihoods.levels import nearest_value
 from pyro_mgp.sampling import discrete_support
-from pyro_mgp.sampling.discrete_support import DiscreteSupport, first_of_each
+from pyro_mgp.sampling.discrete_support import DiscreteSupport
 
 
 def three() -> DiscreteSupport:
@@ -28,14 +28,21 @@ def three() -> DiscreteSupport:
     return DiscreteSupport(values, log_weights, frequencies, 0.7, 1.5)
 
 
-def test_probabilities_are_a_weighted_gaussian_at_the_values() -> None:
+def test_probabilities_are_a_weighted_student_density_at_the_values() -> None:
     mean, variance = (torch.tensor(x, dtype=torch.float64) for x in ([0.3, -2.0], [0.5, 2.0]))
     found = three().log_probabilities(mean, variance).exp()
     for i, (m, v) in enumerate([(0.3, 0.5), (-2.0, 2.0)]):
-        logits = [w - 0.7 * (a - m) ** 2 / (2 * v) for a, w in [(-1.0, 0.0), (0.0, 1.0), (2.0, -1.0)]]
-        np.testing.assert_allclose(found[i], softmax(logits), rtol=1e-12)
+        weights = [
+            np.exp(w) * (1 + (a - m) ** 2 / v) ** -0.7 for a, w in [(-1.0, 0.0), (0.0, 1.0), (2.0, -1.0)]
+        ]
+        np.testing.assert_allclose(found[i], np.divide(weights, np.sum(weights)), rtol=1e-12)
     expected = found @ three().values
     torch.testing.assert_close(three().expectation(mean, variance), expected)
+    # The slope favours values on the side of the mean.
+    steeper = dataclasses.replace(three(), slope=0.4).log_probabilities(mean, variance)
+    torch.testing.assert_close(
+        steeper.exp(), (found.log() + 0.4 * mean[:, None] * three().values).softmax(-1)
+    )
 
 
 def test_frequencies_of_draws_are_the_probabilities() -> None:
@@ -75,31 +82,17 @@ def test_fit_recovers_weights_and_sharpness() -> None:
     np.testing.assert_allclose(weights, truth.log_weights, atol=0.1)
 
 
-def test_fit_to_a_balanced_sample_recovers_the_weights() -> None:
-    truth, observed, mean, variance = cells(40_000, [0.0, -2.0, 1.0], 1.5)
-    some = first_of_each(nearest_value(truth.values, observed), 800)
-    assert torch.bincount(observed[some].long()).tolist() == [800, 800, 800]
-    found = DiscreteSupport.fit(
-        truth.values, observed[some], mean[some], variance[some], shares(truth.values, observed)
-    )
-    assert found.sharpness == pytest.approx(1.5, rel=0.15)
-    np.testing.assert_allclose(found.log_weights - found.log_weights[0], truth.log_weights, atol=0.3)
-
-
-def test_first_of_each_takes_the_first_cells_of_each_value() -> None:
-    chosen = torch.tensor([2, 0, 2, 2, 0, 1])
-    assert sorted(first_of_each(chosen, 2).tolist()) == [0, 1, 2, 4, 5]
-
-
 def test_fit_of_two_values_is_a_logistic_regression(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a ridge, log odds = intercept + λ (misfit of one value - misfit of the other)."""
+    """Without a ridge, log odds = intercept + λ (misfit of one value - misfit of the other) + γ m."""
     monkeypatch.setattr(discrete_support, "_WEIGHT_RIDGE", 1e-9)
     monkeypatch.setattr(discrete_support, "_SLOPE_RIDGE", 1e-9)
     truth, observed, mean, variance = cells(500, [0.0, -1.0], 0.8)
     found = DiscreteSupport.fit(truth.values, observed, mean, variance, shares(truth.values, observed))
-    difference = ((mean**2 - (mean - 1) ** 2) / (2 * variance)).numpy()[:, None]
-    expected = LogisticRegression(C=1e10, tol=1e-10).fit(difference, observed.numpy())
+    misfits = (1 + mean**2 / variance).log() - (1 + (mean - 1) ** 2 / variance).log()
+    features = torch.stack([misfits, mean], dim=-1).numpy()
+    expected = LogisticRegression(C=1e10, tol=1e-10).fit(features, observed.numpy())
     assert found.sharpness == pytest.approx(expected.coef_[0, 0], rel=1e-4)
+    assert found.slope == pytest.approx(expected.coef_[0, 1], rel=1e-4)
     weights = found.log_weights[1] - found.log_weights[0]
     assert float(weights) == pytest.approx(expected.intercept_[0], abs=1e-4)
 
@@ -131,7 +124,9 @@ def test_neighbours_change_the_weights() -> None:
     support, counts = three(), torch.tensor([[2.0, 0.0, 1.0]]).double()
     mean, variance = torch.tensor([[0.3], [0.5]], dtype=torch.float64)
     logits = [
-        weight + 1.5 * math.log((own + frequency) / 4 / frequency) - 0.7 * (value - 0.3) ** 2
+        weight
+        + 1.5 * math.log((own + frequency) / 4 / frequency)
+        - 0.7 * math.log1p((value - 0.3) ** 2 / 0.5)
         for value, weight, frequency, own in zip(
             support.values.tolist(), support.log_weights.tolist(), (0.3, 0.6, 0.1), (2, 0, 1), strict=True
         )
@@ -192,6 +187,18 @@ def test_neighbours_with_other_values_have_no_effect() -> None:
     assert found.locality == 0
     alone = DiscreteSupport.fit(truth.values, observed, mean, variance, truth.frequencies)
     assert found.sharpness == pytest.approx(alone.sharpness)
+
+
+def test_expected_values_are_as_steep_in_the_mean_as_observed_ones() -> None:
+    """Most cells have the smallest value, and errors of others are larger than s² says: no λ suits both."""
+    generator, values = torch.Generator().manual_seed(0), torch.arange(6).double()
+    mean = 5 * torch.rand(4000, generator=generator).double().square()
+    errors = 0.4 * mean * torch.randn(4000, generator=generator).double()
+    observed, variance = values[nearest_value(values, mean + errors)], torch.full_like(mean, 0.1)
+    found = DiscreteSupport.fit(values, observed, mean, variance, shares(values, observed))
+    difference = found.expectation(mean, variance) - observed
+    assert difference.mean() == pytest.approx(0, abs=0.01)
+    assert (difference * mean).mean() == pytest.approx(0, abs=0.01)
 
 
 def test_one_outlier_does_not_dominate_the_fit() -> None:
