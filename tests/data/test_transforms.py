@@ -36,6 +36,22 @@ def test_columns_with_tails_are_bent_towards_a_normal(cells: np.ndarray) -> None
     assert abs(kurtosis) < 0.3 * pd.Series(cells).kurt()
 
 
+def test_amounts_of_which_a_few_are_zero_are_bent_about_zero() -> None:
+    """About the median arcsinh is nearly linear where most of them are."""
+    amounts = np.round(3 * lognormal())
+    assert 0 < (amounts == 0).mean() < 0.1
+    for bounds in ((), (0.0,)):
+        warp = Warp.choose(amounts, *bounds)
+        assert warp is not None
+        assert (warp.name, warp.centre) == ("arcsinh", 0.0)
+        assert abs(pd.Series(warp.forward(amounts)).skew()) < 0.5
+    # Many zeros are not the lower tail of the others.
+    mostly_zero = np.where(np.arange(500) % 2, amounts, 0.0)
+    chosen = Warp.choose(mostly_zero)
+    assert chosen is not None
+    assert chosen.spread > 5 * warp.spread
+
+
 def test_two_values_cannot_be_bent() -> None:
     assert Warp.choose(np.r_[np.zeros(997), np.ones(3)]) is None
 
