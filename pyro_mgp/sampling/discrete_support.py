@@ -29,7 +29,8 @@ from pyro_mgp.model.likelihoods import Quantity
 from pyro_mgp.model.likelihoods.levels import nearest_value
 from pyro_mgp.storage.untrusted import build, check
 
-# Largest log(1 + (a - m)²/s²), at 55 standard deviations, which bounds the influence of outliers.
+# Largest difference of log(1 + (a - m)²/s²) from that of the nearest value, which bounds the influence of
+# outliers.
 _FARTHEST = 8.0
 # Strength of the ridge, in cells: of numbers weights shrink to the column's frequencies, λ to one, β and γ to
 # zero; of levels to one, α to one, λ and β to zero, which leaves qⱼ. The third fixes a coefficient.
@@ -169,9 +170,9 @@ def is_nearest(values: Tensor | None, cells: Tensor) -> Tensor | None:
 
 
 def _misfit(values: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-    """Return log(1 + (aⱼ - m)²/s²), `[..., J]`."""
-    squares = (values - mean[..., None]).square_().div_(variance.clamp(min=_TINY)[..., None])
-    return squares.log1p_().clamp_(max=_FARTHEST)
+    """Return log(1 + (aⱼ - m)²/s²) minus the smallest one, `[..., J]`."""
+    misfits = (values - mean[..., None]).square_().div_(variance.clamp(min=_TINY)[..., None]).log1p_()
+    return misfits.sub_(misfits.amin(-1, keepdim=True)).clamp_(max=_FARTHEST)
 
 
 def _log_ratio(counts: Tensor, frequencies: Tensor) -> Tensor:

@@ -61,6 +61,14 @@ def test_draws_at_extreme_means_are_values_of_the_column() -> None:
         assert drawn in support.values
 
 
+def test_the_nearest_value_is_the_most_probable_however_small_the_variance() -> None:
+    even = dataclasses.replace(three(), log_weights=torch.zeros(3).double())
+    mean = torch.tensor([-0.6, 0.4, 1.2]).double()
+    for variance in (1e-2, 1e-6, 1e-12):
+        found = even.log_probabilities(mean, torch.full_like(mean, variance)).argmax(-1)
+        assert found.tolist() == [0, 1, 2]
+
+
 def cells(n: int, log_weights: list[float], sharpness: float) -> tuple[DiscreteSupport, torch.Tensor, ...]:
     """Return cells drawn from a discrete support with these weights and λ, and their predictions."""
     values = torch.arange(len(log_weights)).double()
