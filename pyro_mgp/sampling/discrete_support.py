@@ -1,15 +1,16 @@
 """Discrete support: columns with few different values, such as ratings, rounded readings or levels.
 
-    P(x = aⱼ) ∝ wⱼ qⱼ^α (pⱼ / fⱼ)^β (1 + (aⱼ - m)² / s²)^-λ exp(γ aⱼ m),      pⱼ = (nⱼ + fⱼ) / (Σ nⱼ + 1)
+    P(x = aⱼ) ∝ wⱼ qⱼ^α (pⱼ / fⱼ)^β (1 + (aⱼ - m)² / s²)^-λ exp(γ aⱼ m / (s² + v)),
+    pⱼ = (nⱼ + fⱼ) / (Σ nⱼ + 1)
 
-m and s² are the predictive mean and variance of the cell, fⱼ the frequency of a value in the column, and pⱼ
-its frequency among the neighbours of the cell, where it occurs nⱼ times, weighted by the correlations of the
-local GP: a mean between two values may be that of neighbours which have either. The weights wⱼ correct the
-frequencies of the values, the sharpness λ the precision of the prediction, and the locality β the frequencies
-among neighbours. Ordered values and levels also have the probabilities qⱼ of their likelihood, under the
-sparse GP, with exponent α, which is zero for numbers. All these are the parameters of a multinomial logistic
-regression of observed cells on their leave-one-out predictions, whose concave log likelihood is maximised by
-Newton's method (Böhning 1992).
+m and s² are the predictive mean and variance of the cell, v the mean of such variances, fⱼ the frequency of a
+value in the column, and pⱼ its frequency among the neighbours of the cell, where it occurs nⱼ times, weighted
+by the correlations of the local GP: a mean between two values may be that of neighbours which have either.
+The weights wⱼ correct the frequencies of the values, the sharpness λ the precision of the prediction, and the
+locality β the frequencies among neighbours. Ordered values and levels also have the probabilities qⱼ of their
+likelihood, under the sparse GP, with exponent α, which is zero for numbers. All these are the parameters of a
+multinomial logistic regression of observed cells on their leave-one-out predictions, whose concave log
+likelihood is maximised by Newton's method (Böhning 1992).
 
 Tails are those of a Student distribution: under a normal one a few cells with a far too small s² decide λ,
 which becomes so small that frequencies replace predictions. The slope γ of numbers makes expected values as
@@ -50,6 +51,7 @@ _SAVED = {
     "locality": float,
     "trust": float,
     "slope": float,
+    "typical_variance": float,
 }
 
 
@@ -64,6 +66,7 @@ class DiscreteSupport:
     locality: float = 0.0  # locality β
     trust: float = 0.0  # exponent α of the probabilities under the sparse GP; 0 for numbers
     slope: float = 0.0  # slope γ, which makes expected values steeper in the mean; 0 for levels
+    typical_variance: float = 1.0  # mean variance v of predictions
 
     @classmethod
     def fit(
@@ -84,9 +87,10 @@ class DiscreteSupport:
         """
         nothing = mean.new_zeros(len(mean), len(values))
         local = nothing if counts is None else _log_ratio(counts, frequencies)
-        # In units of the mean variance, in which the ridge of γ is as strong as that of λ.
-        unit = variance.mean().clamp(min=_TINY)
-        known, linear = (nothing, mean[:, None] * values / unit) if levels is None else (levels, nothing)
+        typical = variance.mean().clamp(min=_TINY)
+        known, linear = levels, nothing
+        if levels is None:
+            known, linear = nothing, (mean / (variance + typical))[:, None] * values
         features = torch.stack([-_misfit(values, mean, variance), local, known, linear], dim=-1)
         chosen = nearest_value(values, observed)
         least = mean.new_tensor(_LEAST if levels is None else _LEAST_OF_LEVELS)
@@ -104,8 +108,8 @@ class DiscreteSupport:
             found = _Regression(features, chosen, start, ridge).maximum()
             fixed |= found[slopes] < least
         found[slopes] = found[slopes].where(~fixed, least)
-        found[-1] /= unit
-        return cls(values, found[: len(values)], frequencies, *found[slopes].tolist())
+        exponents = torch.cat([found[slopes], typical[None]]).tolist()
+        return cls(values, found[: len(values)], frequencies, *exponents)
 
     def given(self, counts: Tensor | None, levels: Tensor | None = None) -> DiscreteSupport:
         """Return the distribution at cells with these counts of values among neighbours, `[..., J]`.
@@ -125,7 +129,8 @@ class DiscreteSupport:
         """Return log probabilities `[..., J]` of the values given predictions N(mean, variance), `[...]`."""
         logits = self.log_weights - self.sharpness * _misfit(self.values, mean, variance)
         if self.slope != 0:
-            logits = logits.addcmul_(mean[..., None], self.values, value=self.slope)
+            scaled = mean / (variance + self.typical_variance)
+            logits = logits.addcmul_(scaled[..., None], self.values, value=self.slope)
         return logits.log_softmax(-1)
 
     def log_prob(self, cells: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
@@ -146,7 +151,7 @@ class DiscreteSupport:
     def to_dict(self) -> dict[str, Any]:
         """Return the distribution as a dict that JSON can hold and `from_dict` reads."""
         arrays = {name: getattr(self, name).tolist() for name in ("values", "log_weights", "frequencies")}
-        names = ("sharpness", "locality", "trust", "slope")
+        names = ("sharpness", "locality", "trust", "slope", "typical_variance")
         return arrays | {name: getattr(self, name) for name in names}
 
     @classmethod
@@ -155,7 +160,9 @@ class DiscreteSupport:
         fields = {name: build(kind, state.get(name), name) for name, kind in _SAVED.items()}
         values, weights, frequencies, *exponents = fields.values()
         right = values == sorted(set(values)) and len(values) == len(weights) == len(frequencies)
-        right &= min([*frequencies, _LEAST_FREQUENCY]) >= _LEAST_FREQUENCY and min(exponents) >= 0
+        right &= (
+            min([*frequencies, _LEAST_FREQUENCY]) >= _LEAST_FREQUENCY and min(exponents) >= 0 < exponents[-1]
+        )
         expected = "ascending values, weights, positive frequencies, and exponents that are not negative"
         check(right and state.keys() == _SAVED.keys(), f"discrete_support: expected {expected}")
         arrays = torch.tensor([values, weights, frequencies], dtype=torch.float64).to(like)

@@ -39,10 +39,9 @@ def test_probabilities_are_a_weighted_student_density_at_the_values() -> None:
     expected = found @ three().values
     torch.testing.assert_close(three().expectation(mean, variance), expected)
     # The slope favours values on the side of the mean.
-    steeper = dataclasses.replace(three(), slope=0.4).log_probabilities(mean, variance)
-    torch.testing.assert_close(
-        steeper.exp(), (found.log() + 0.4 * mean[:, None] * three().values).softmax(-1)
-    )
+    steeper = dataclasses.replace(three(), slope=0.4, typical_variance=0.3).log_probabilities(mean, variance)
+    gain = 0.4 * (mean / (variance + 0.3))[:, None] * three().values
+    torch.testing.assert_close(steeper.exp(), (found.log() + gain).softmax(-1))
 
 
 def test_frequencies_of_draws_are_the_probabilities() -> None:
@@ -97,7 +96,7 @@ def test_fit_of_two_values_is_a_logistic_regression(monkeypatch: pytest.MonkeyPa
     truth, observed, mean, variance = cells(500, [0.0, -1.0], 0.8)
     found = DiscreteSupport.fit(truth.values, observed, mean, variance, shares(truth.values, observed))
     misfits = (1 + mean**2 / variance).log() - (1 + (mean - 1) ** 2 / variance).log()
-    features = torch.stack([misfits, mean], dim=-1).numpy()
+    features = torch.stack([misfits, mean / (variance + variance.mean())], dim=-1).numpy()
     expected = LogisticRegression(C=1e10, tol=1e-10).fit(features, observed.numpy())
     assert found.sharpness == pytest.approx(expected.coef_[0, 0], rel=1e-4)
     assert found.slope == pytest.approx(expected.coef_[0, 1], rel=1e-4)
