@@ -88,9 +88,8 @@ class DiscreteSupport:
         nothing = mean.new_zeros(len(mean), len(values))
         local = nothing if counts is None else _log_ratio(counts, frequencies)
         typical = variance.mean().clamp(min=_TINY)
-        known, linear = levels, nothing
-        if levels is None:
-            known, linear = nothing, (mean / (variance + typical))[:, None] * values
+        linear = (mean / (variance + typical))[:, None] * values
+        known, linear = (nothing, linear) if levels is None else (levels, nothing)
         features = torch.stack([-_misfit(values, mean, variance), local, known, linear], dim=-1)
         chosen = nearest_value(values, observed)
         least = mean.new_tensor(_LEAST if levels is None else _LEAST_OF_LEVELS)
