@@ -162,7 +162,7 @@ class DiscreteSupport:
         right &= (
             min([*frequencies, _LEAST_FREQUENCY]) >= _LEAST_FREQUENCY and min(exponents) >= 0 < exponents[-1]
         )
-        expected = "ascending values, weights, positive frequencies, and exponents that are not negative"
+        expected = "ascending values, weights, positive frequencies and variance, exponents not below zero"
         check(right and state.keys() == _SAVED.keys(), f"discrete_support: expected {expected}")
         arrays = torch.tensor([values, weights, frequencies], dtype=torch.float64).to(like)
         return cls(arrays[0], arrays[1], arrays[2], *exponents)
