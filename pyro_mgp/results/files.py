@@ -215,25 +215,29 @@ def _write_table(path: Path, source: Source, draws: Imputations, j: int, format:
 
 
 def completed_text(text: Sequence[Sequence[str]], draws: Imputations, j: int) -> list[list[str]]:
-    """Return completed table j as header and rows of a CSV, observed cells with their original text."""
+    """Return completed table j as header and rows of a CSV; cells without a draw keep their original text."""
     rows = [list(row) for row in text]
     for label, values in draws.values.items():
-        position = text[0].index(str(label))
-        holes = holes_of(draws.frame[label]).nonzero()[0].tolist()
-        formatted = _formatter([row[position] for row in text[1:]], values.dtype.kind)
-        for i, value in zip(holes, values[j].tolist(), strict=True):
-            rows[i + 1][position] = formatted(value)
+        position, column = text[0].index(str(label)), draws.frame[label]
+        holes = holes_of(column).nonzero()[0].tolist()
+        formatted = _formatter([row[position] for row in text[1:]], column.dtype.kind)
+        drawn = values[j]
+        for i, value, is_left in zip(holes, drawn.tolist(), pd.isna(drawn), strict=True):
+            if not is_left:
+                rows[i + 1][position] = formatted(value)
     return rows
 
 
 def _formatter(cells: Sequence[str], letter: str) -> Callable[[Any], str]:
-    """Return a function that formats draws as text like the observed cells of the column."""
+    """Return a function that formats draws like the observed cells of a column, whose dtype has a kind."""
     if letter == "M":
         first = next(cell.strip() for cell in cells if _is_time(cell.strip()))
         if len(first) == 10:
             return lambda value: str(value.date())
         precise = {16: "minutes", 19: "seconds"}.get(len(first), "microseconds")
         return lambda value: str(value.isoformat(first[10], precise))
+    if letter in "iu":  # draws are floats if some cells stay missing
+        return lambda value: str(int(value))
     if letter != "b":
         return str
     texts = {_TRUTH[c.lower()]: c for c in map(str.strip, reversed(cells)) if c.lower() in _TRUTH}

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pyro_mgp import Imputations, MGPImputer, cli
+from pyro_mgp import ColumnSpec, Imputations, MGPImputer, cli
 from pyro_mgp.imputer import FitWarning
 from pyro_mgp.results import files
 from pyro_mgp.storage.atomic import move_into_place
@@ -802,3 +802,23 @@ def test_a_survival_outcome_is_named_on_the_command_line(
     model = tmp_path / "out" / "imputer"
     message = error_of(capsys, path, "--model", model, "-o", tmp_path / "again", *outcome)
     assert "--survival has no effect on --model" in message
+
+
+def test_cells_that_do_not_apply_keep_their_text(tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    # The first two rows have no cells: that of the male does not apply.
+    rows = [["sex", "x", "unit", "births", "smokes", "seen"], ["male", "1.5", "", "NA", "", ""]]
+    rows.append(["female", "1.5", "", "", "", ""])
+    for i, x in enumerate(generator.normal(size=40)):
+        own = ["ab"[i // 2 % 2], str(i // 2 % 4), "TRUE" if i % 3 else "FALSE", f"2020-01-{1 + i % 28:02}"]
+        rows.append(["female", f"{x:.3f}", *own] if i % 2 else ["male", f"{x:.3f}", "", "", "", ""])
+    path, model, out = (tmp_path / name for name in ("table.csv", "model", "out"))
+    path.write_text("\n".join(",".join(row) for row in rows), "utf-8")
+    specs = {label: ColumnSpec(only_if="sex == 'female'") for label in rows[0][2:]}
+    frame = files.read_table(path).frame
+    MGPImputer(specs=specs, max_steps=1, random_state=0, progress=False).fit(frame).save(model)
+    assert run(path, "-o", out, "-m", 2, "--model", model, "--quiet") == 0
+    male, female = (line.split(",") for line in lines(out / "imputation_01.csv")[1:3])
+    assert male == rows[1]
+    assert female[2] in ("a", "b") and female[3].lstrip("-").isdigit() and female[4] in ("TRUE", "FALSE")
+    assert files.read_table(out / "imputation_01.csv").frame.dtypes.equals(frame.dtypes)
