@@ -45,7 +45,7 @@ class PooledRegression(Pooled):
         return cls(**vars(pool(fits, level=level)), fits=fits, tables=tables, regression=regression)
 
     def predict(self, rows: pd.DataFrame, *, level: float | None = None) -> pd.DataFrame:
-        """Predict the expected outcome of complete rows.
+        """Predict the expected outcome of complete rows, of `model="quantile"` its quantile.
 
         Args:
             rows: Rows with the columns of the formula.

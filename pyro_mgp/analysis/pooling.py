@@ -50,7 +50,7 @@ class ShownAsTable:
     @property
     def title(self) -> str:
         """Heading of the displayed table."""
-        return f"{self.verb} over {self.m} imputations, {self.level:.0%} intervals"
+        return f"{self.verb} over {self.m} imputations, {100 * self.level:g}% intervals"
 
     def __repr__(self) -> str:
         return f"{self.title}\n{self._rounded().to_string(line_width=None)}"
@@ -238,7 +238,8 @@ def pool(
     """Pool an analysis of m completed tables by Rubin's rules.
 
     As in R's mice, ν_com is the smallest `df_resid` of the results, even if the analysis uses a normal
-    distribution. Cluster-robust standard errors give ν_com = number of clusters - 1.
+    distribution: in a Cox regression events minus coefficients, in a mixed model rows minus all parameters.
+    Standard errors that are robust to clusters, as those of GEE, give ν_com = number of clusters - 1.
 
     Args:
         fits: Results of the m analyses, of statsmodels or any objects with `params` and `cov_params` or
@@ -409,8 +410,20 @@ def _read(fit: Fit) -> tuple[list[Any], Numbers, Numbers, float | None]:
     variances = np.asarray(fit.bse if covariance is None else covariance, dtype=np.float64)
     if covariance is None:
         variances = np.square(variances).T.ravel()
-    df_complete = getattr(fit, "df_resid_inference", None) or getattr(fit, "df_resid", None)
-    return _names(fit, params, covariance), estimates, variances, df_complete
+    return _names(fit, params, covariance), estimates, variances, _df_complete(fit)
+
+
+def _df_complete(fit: Any) -> float | None:
+    """Return ν_com of a fit of statsmodels, as `regression` has it; None if it is unknown."""
+    model, n_params = getattr(fit, "model", None), np.size(fit.params)
+    if hasattr(model, "num_group"):  # GEE, whose standard errors are robust to clusters
+        return float(model.num_group - 1)
+    if hasattr(model, "status"):  # PHReg
+        return float(np.sum(model.status) - n_params)
+    if hasattr(model, "k_re"):  # MixedLM, whose residual variance is no element of `params`
+        return float(model.nobs - n_params - 1)
+    df: float | None = getattr(fit, "df_resid_inference", None) or getattr(fit, "df_resid", None)
+    return df
 
 
 def _read_fitted(fit: Any, values: Any, covariance: Any) -> tuple[list[Any], Numbers, Numbers, None]:

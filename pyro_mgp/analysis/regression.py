@@ -129,7 +129,7 @@ class Regression:
 
     @property
     def has_mean(self) -> bool:
-        """Whether the outcome has an expectation: not a level, nor the time of a Cox regression."""
+        """Whether predictions are on the outcome's scale: not of levels, nor of times in a Cox regression."""
         return self.model not in ("ordered", "phreg")
 
     def __call__(self, table: pd.DataFrame) -> FittedRegression:
@@ -259,10 +259,14 @@ def _family(name: Family) -> Any:
 
 
 def plain(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a table with names of columns, numbers where objects are numbers, and no unused levels."""
+    """Return a table with pandas' usual dtypes, named columns, and no unused levels."""
     table = table.rename(columns=str).infer_objects()
     changed: dict[str, pd.Series[Any]] = {}
     for name, column in table.items():
+        if isinstance(column.dtype, pd.ArrowDtype):
+            import pyarrow as pa
+
+            column = changed[str(name)] = pa.array(column).to_pandas().set_axis(column.index)
         if isinstance(column.dtype, pd.StringDtype):
             changed[str(name)] = column.astype(object)
         elif isinstance(column.dtype, pd.CategoricalDtype):

@@ -50,7 +50,8 @@ _HELP = {
     "--checkpoint-every": "interval of checkpoints for --resume; longer where writing would take more than "
     "2%% of the time (default: 10)",
     "--quiet": "no progress bars and no summary; warnings and errors only",
-    "--steps": "most training steps (default: 15 where a local GP of nearby rows is added, 20 elsewhere)",
+    "--steps": "most training steps (default: 15 where a local GP of nearby rows is added, 40 in a joint "
+    "density with columns of counts or levels, 20 elsewhere)",
     "--columns": "columns to learn to predict: those with missing cells in this table, or all; then the "
     "saved imputer can impute any column of new rows (default: incomplete)",
     "--survival": "columns of a survival time and of the event (else the time is censored): the model sees "

@@ -101,7 +101,7 @@ def _run(args: argparse.Namespace, interruption: Interruption) -> None:
                 imputer.save(folder / work.IMPUTER)
         fitted = time.perf_counter()
         drawing = Checkpoint(folder / "drawing", args.checkpoint_every, interruption)
-        draws = _drawn(folder, imputer, source.frame.drop(columns=passed), args, drawing)
+        draws = _drawn(folder, imputer, frame, args, drawing)
         drawn = time.perf_counter()
         compared = summary.summarise(draws)
         write_table(folder / "summary.csv", compared, "csv")
@@ -172,15 +172,7 @@ def _write(
     """Write completed tables, cells and header; return the file names of the completed tables."""
     names = files.write_tables(folder, source, draws, args.format or source.format)
     write_table(folder / "cells.csv", draws.cells(), "csv")
-    run = {
-        "table": Path(args.table).name,
-        "m": args.m,
-        "seed": args.seed or 0,
-        "columns": args.columns or "incomplete",
-        "paper": args.paper,
-        "steps": args.steps,
-        "dropped": [str(label) for label in passed],
-    }
+    run = {"table": Path(args.table).name, "dropped": [str(label) for label in passed]}
     written = sorted({HEADER, *(entry.name for entry in folder.iterdir())} - {work.LOCK})
     write_header(folder, "impute", work.FORMAT_VERSION, {"run": run, "files": written})
     return names

@@ -319,7 +319,7 @@ def plot_tipping_points(scan: pd.DataFrame, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def plot_value_of(ranked: pd.DataFrame, n: int = 20, ax: Axes | None = None) -> Axes:
+def plot_value_of(ranked: pd.DataFrame, ax: Axes | None = None, *, n: int = 20) -> Axes:
     """Plot what the first n measurements are expected to remove of a variance, the best on top.
 
     `ranked` is a result of `MGPImputer.value_of` or `value_of_measuring`.

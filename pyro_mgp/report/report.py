@@ -81,7 +81,7 @@ def write_report(
         "training": _training(imputer),
         "mixing": _mixing(draws),
         "warnings": _warnings(draws, imputer, calibration),
-        "made": _changed_settings(imputer),
+        "made": {"changed": _changed_settings(imputer), "chosen": _chosen_settings(imputer)},
     }
     page = render(variables)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -250,7 +250,7 @@ def _mixing(draws: Imputations) -> Part:
         ]
         for label, *own in mixing.table.to_numpy().tolist()
     ]
-    return {"rows": rows, "words": mixing.words, "advice": mixing.n_sweeps if mixing.slow else None}
+    return {"rows": rows, "words": mixing.words}
 
 
 def _warnings(draws: Imputations, imputer: MGPImputer, calibration: Calibration | None) -> Part:
@@ -284,6 +284,11 @@ def _changed_settings(imputer: MGPImputer) -> str:
     ours = {k: v for k, v in imputer.get_params().items() if k not in ("random_state", "progress", "device")}
     changed = {k: v for k, v in ours.items() if v is not defaults[k] and v != defaults[k]}
     return ", ".join(f"{name}={summary.shortened(repr(value), 300)}" for name, value in changed.items())
+
+
+def _chosen_settings(imputer: MGPImputer) -> list[list[str]]:
+    """Return the rows of the table of settings that were left to the fit, with the reason for each."""
+    return [list(map(str, row)) for row in imputer.settings_.to_frame().itertuples()]
 
 
 def _figure(width: float, height: float) -> Figure:

@@ -385,13 +385,13 @@ def _mixing(mixing: Mixing, table: _Table) -> Iterator[tuple[str, DataArray]]:
 def _summary(name: str, coder: _Coder, values: Array) -> dict[str, DataArray]:
     """Compute the mean of a column's imputed cells `[m, n]` in each draw, or the share of each level."""
     attrs = {"estimate": "over the imputed cells of a draw", **coder.attrs}
-    if coder.kind == "label" and coder.levels is not None:
-        level = f"{name}_level"
-        shares = np.stack([(values == k).mean(axis=1) for k in range(len(coder.levels))], axis=1)
-        names = np.array([str(each) for each in coder.levels], dtype=object)
-        return {f"imputed_share_{name}": _variable(shares, (level,), attrs, {level: (level, names)})}
     present = (values >= 0) if coder.levels is not None else ~np.isnan(values)
     with np.errstate(invalid="ignore"):
+        if coder.kind == "label" and coder.levels is not None:
+            level, n = f"{name}_level", present.sum(axis=1)
+            shares = np.stack([(values == k).sum(axis=1) / n for k in range(len(coder.levels))], axis=1)
+            names = np.array([str(each) for each in coder.levels], dtype=object)
+            return {f"imputed_share_{name}": _variable(shares, (level,), attrs, {level: (level, names)})}
         mean = np.where(present, values, 0).sum(axis=1) / present.sum(axis=1)
     return {f"imputed_mean_{name}": _variable(mean, (), attrs)}
 

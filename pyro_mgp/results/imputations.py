@@ -138,10 +138,10 @@ class Imputations:
         """Return whether two objects hold equal tables (by `DataFrame.equals`) and equal draws."""
         if not isinstance(other, Imputations):
             return NotImplemented
-        # Equal tables have the same missing cells, and therefore the same keys of `values`.
-        same = self.m == other.m and is_same_table(self.frame, other.frame)
-        pairs = zip(self.values.values(), other.values.values(), strict=True)
-        return same and all(
+        if (self.m, self.values.keys()) != (other.m, other.values.keys()):
+            return False
+        pairs = [(drawn, other.values[label]) for label, drawn in self.values.items()]
+        return is_same_table(self.frame, other.frame) and all(
             a.dtype == b.dtype and np.array_equal(a, b, equal_nan=a.dtype.kind in "fmM") for a, b in pairs
         )
 

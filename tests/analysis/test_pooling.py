@@ -150,7 +150,8 @@ def tables(m: int = 3, n: int = 120) -> list[pd.DataFrame]:
     y = x + generator.normal(size=n) + generator.normal(size=n // 10)[group]
     frame = pd.DataFrame({"x": x, "y": y, "group": group, "positive": (y > 0).astype(int)})
     frame["grade"] = pd.Categorical(np.digitize(y, [-1, 1]), ordered=True)
-    frame["code"], frame["time"], frame["event"] = frame["grade"].cat.codes, generator.exponential(size=n), 1
+    frame["code"], frame["time"] = frame["grade"].cat.codes, generator.exponential(size=n)
+    frame["event"] = (np.arange(n) % 3 == 0).astype(int)
     holes = generator.random(n) < 0.3
     return [frame.assign(x=np.where(holes, generator.normal(size=n), x)) for _ in range(m)]
 
@@ -179,18 +180,29 @@ NAMES = {
 }
 
 
+# Of 12 clusters, 40 events, and 120 rows, of which two coefficients and two variances are estimated.
+DF_COMPLETE = {"GEE": 12 - 1, "PHReg": 40 - 1, "MixedLM": 120 - 4}
+
+
 @pytest.mark.parametrize("model", MODELS)
 def test_models_of_statsmodels_pool_by_name(model: str) -> None:
     results = [MODELS[model](table) for table in tables()]
     pooled = pool(results)
     assert pooled.table.index.tolist() == NAMES.get(model, ["Intercept", "x"])
     covariances = np.array([r.cov_params() for r in results])
-    by_hand = pool_arrays(
-        [np.asarray(r.params).T.ravel() for r in results], covariances, df_complete=results[0].df_resid
-    )
+    df = DF_COMPLETE.get(model, results[0].df_resid)
+    by_hand = pool_arrays([np.asarray(r.params).T.ravel() for r in results], covariances, df_complete=df)
     np.testing.assert_array_equal(pooled.table, by_hand.table)
     np.testing.assert_allclose(pooled.variances[0], np.asarray(results[0].bse).T.ravel() ** 2)
     assert pooled.joint_test(contrasts=[0] * (len(pooled.table) - 1) + [1]).df1 == 1
+
+
+def test_titles_have_all_digits_of_the_level() -> None:
+    pairs = [(1.2, 0.04), (1.5, 0.05)]
+    titles = {level: pool(pairs, level=level).title for level in (0.95, 0.975, 0.999)}
+    assert [title.split(", ")[1] for title in titles.values()] == [
+        f"{share}% intervals" for share in ("95", "97.5", "99.9")
+    ]
 
 
 def test_cluster_robust_errors_give_the_number_of_clusters() -> None:

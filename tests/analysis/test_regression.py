@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import statsmodels.api as sm
 from scipy.optimize import linprog
@@ -239,6 +240,9 @@ def test_columns_of_any_type_that_means_the_same_give_the_same() -> None:
     other = table.astype({7: object, "y": object, "k": pd.CategoricalDtype(["a", "b", "c", "none"])})
     pd.testing.assert_series_equal(one("y ~ `7` + k", other), expected)
     pd.testing.assert_series_equal(one("y ~ `7` + k", table.astype({"k": "string"})), expected)
+    named = pa.Table.from_pandas(table.rename(columns=str)).to_pandas(types_mapper=pd.ArrowDtype)
+    arrow = named.rename(columns={"7": 7}).set_axis(range(5, 5 + len(table)))
+    pd.testing.assert_series_equal(one("y ~ `7` + k", arrow), expected)
     weighted = table.assign(w=table["w"].where(table["site"] > 3, 0.0))
     some = Regression("y ~ `7`", "ols", weights="w")
     few = some(weighted[weighted["site"] > 3])

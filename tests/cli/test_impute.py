@@ -614,7 +614,7 @@ def test_a_disk_that_is_full_is_said_and_the_old_output_stays(
     assert_same_files(out, done)
     argv = (table, "-o", out, *QUICK, "--seed", 1, "--overwrite", "--quiet")
     assert run(*argv, "--resume") == 0
-    assert json.loads((out / "header.json").read_text())["run"]["seed"] == 1
+    assert json.loads((out / "run.json").read_text())["--seed"] == 1
 
 
 @pytest.mark.parametrize("kilobytes", [4, 12, 100])

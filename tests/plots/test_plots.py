@@ -118,7 +118,7 @@ def test_measurements_are_bars_with_the_best_on_top() -> None:
     ax = plot_value_of(values_of(), ax=Figure().subplots())
     assert [bar.get_width() for bar in ax.patches] == [50, 25]
     assert [each.get_text() for each in ax.get_yticklabels()] == [r"row ('a', 1), \$x", "row 3, 7"]
-    first = plot_value_of(values_of().drop(columns="row"), 1, ax=Figure().subplots())
+    first = plot_value_of(values_of().drop(columns="row"), Figure().subplots(), n=1)
     assert first.get_title() == "the first 1 of 2"
     assert [each.get_text() for each in first.get_yticklabels()] == [r"\$x"]
 

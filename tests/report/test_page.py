@@ -58,7 +58,7 @@ def page(name: str = "t", column: str = "x", rows: Sequence[Sequence[str]] = ())
             "name": name,
             "settings": {},
             "draws": DRAWS,
-            "imputer": SimpleNamespace(seed_=0, order_=[]),
+            "imputer": SimpleNamespace(seed_=0, order_=[], sequential_=False),
             "holes": np.array([[False], [True]]),
             "calibration": None,
             "verdict": {"headline": "Not judged", "reason": "nobody looked", "look": ""},
@@ -73,7 +73,7 @@ def page(name: str = "t", column: str = "x", rows: Sequence[Sequence[str]] = ())
             "training": None,
             "mixing": None,
             "warnings": {"table": [], "slow": [], "sparse": [], "miscalibrated": [], "not_judged": []},
-            "made": "",
+            "made": {"changed": "", "chosen": []},
         }
     )
 
@@ -100,8 +100,8 @@ def test_tables_have_headings_and_a_box_of_their_own() -> None:
     found = read(page(rows=[["<x>", "What & why", "1"], ["y", "", "2"]]))
     assert "".join(found.text.split()).count("<x>What&why1y2") == 1
     scopes = [attributes.get("scope") for name, attributes in found.found if name == "th"]
-    assert scopes == ["col"] * 6 + ["row"] * 2
-    (box,) = [attributes for _, attributes in found.found if attributes.get("role") == "region"]
+    assert scopes == ["col"] * 6 + ["row"] * 2 + ["col"] * 3  # the last table is that of settings
+    box, _ = [attributes for _, attributes in found.found if attributes.get("role") == "region"]
     assert (box["class"], box["tabindex"]) == ("scroll", "0")
     assert (box["aria-label"] or "").startswith("Mean ± sd")
     cells = [attributes["class"] for name, attributes in found.found if name == "td"]

@@ -126,6 +126,9 @@ def test_a_report_is_complete(tmp_path: Path, fitted: tuple[MGPImputer, Imputati
     alts = " ".join(a["alt"] or "" for name, a in read.found if name == "img")
     assert f"{100 * calibration.overall['coverage_50']:.0f} % at 50 %" in alts
     assert f"Loss over {len(imputer.history_.loss)} training steps" in alts
+    chosen = " ".join(read.text.split())
+    for name, value, reason in imputer.settings_.to_frame().itertuples():
+        assert f"{name} {value} {reason}" in chosen
 
 
 def test_a_report_says_whether_the_chains_mixed(tmp_path: Path) -> None:
@@ -139,7 +142,7 @@ def test_a_report_says_whether_the_chains_mixed(tmp_path: Path) -> None:
     imputer = small().fit(frame.fillna(3.0))
     slow = [
         "mix slowly in columns",
-        "n_sweeps=89 or more.",
+        "other: fit with n_sweeps=89 or more. Missing cells are",
         "slow 2.13 nan 41.30 nan inf 0.40",
         "mix slowly in: <script",
     ]

@@ -400,8 +400,10 @@ def test_derived_cells_are_not_observations():
     frame.loc[:20, "b"] = np.nan
     frame.loc[10:30, "total"] = np.nan
     frame.loc[40:50, ["births", "sex"]] = None
-    specs = {"total": ColumnSpec(derived="a + b"), "births": ColumnSpec(only_if="sex == 'f'")}
-    draws = small(specs=specs).fit(frame).impute(m=4)
+    frame["smokes"] = np.where(frame["sex"] == "f", np.where(frame["a"] > 0, "yes", "no"), None)
+    frame.loc[44:54, "smokes"] = None
+    specs = {label: ColumnSpec(only_if="sex == 'f'") for label in ("births", "smokes")}
+    draws = small(specs=specs | {"total": ColumnSpec(derived="a + b")}).fit(frame).impute(m=4)
     tree = draws.to_arviz()
     observed = group(tree, "observed_data")
     assert observed["b"].coords["b_row"].values.tolist() == [*range(21, 80)]
@@ -409,6 +411,8 @@ def test_derived_cells_are_not_observations():
     births = group(tree, "predictions")["births"]
     np.testing.assert_array_equal(np.isnan(births[0]), pd.isna(draws.values["births"]))
     assert np.isnan(births).any() and np.isfinite(group(tree, "posterior")["imputed_mean_births"]).all()
+    assert pd.isna(draws.values["smokes"]).any()
+    np.testing.assert_allclose(group(tree, "posterior")["imputed_share_smokes"].sum("smokes_level"), 1)
 
 
 @pytest.mark.parametrize("corner", [{}, {"propagate": "latent"}, {"joint_draws": False}])

@@ -156,6 +156,15 @@ def test_equality_compares_the_table_the_draws_and_m() -> None:
     assert draws != "draws"
 
 
+def test_equality_compares_the_columns_that_have_draws() -> None:
+    frame = pd.DataFrame({"x": [1.0, None], "y": [None, 2.0]})
+    of_x, of_y, of_none = (
+        Imputations(frame, {label: [[3.0]] for label in labels}, m=1, may_stay_missing={"x", "y"})
+        for labels in ("x", "y", "")
+    )
+    assert of_x != of_y and of_x != of_none and of_x == copy.deepcopy(of_x)
+
+
 def test_it_can_be_sent_to_another_process() -> None:
     assert pickle.loads(pickle.dumps(mixed())) == mixed() == copy.deepcopy(mixed())
 
