@@ -43,7 +43,7 @@ class MGPImputer(Parameters, OneToOneFeatureMixin, TransformerMixin, BaseEstimat
             up to 300 rows with a trend that is not shrunk. "linear" has linear functions only.
         inputs: Inputs of a link: all "others", or complete and "earlier" columns only, a joint density of
             the columns in an order that the table shows. "auto" takes the latter unless nearby rows improve
-            predictions by more than 4 %, a table is large (more than 300,000 missing cells times links, or
+            predictions by more than 5 %, a table is large (more than 300,000 missing cells times links, or
             many rows of many columns), has more than 20 links, or more than 50 encoded columns of more than
             five times as many rows, or a setting rules it out; `settings_` says which.
         n_inducing: Inducing inputs per link; None takes 100, or 50 in links that see "earlier" columns.

@@ -56,7 +56,7 @@ class Engine:
             to be analysed with it must; the paper's do not.
         weight_decay: Pull of kernels and noises back to their initial values, per unit of learning rate.
         validation_fraction: Share of the observed cells held out to decide when training stops; 0 for none.
-        patience: Checks without progress, five steps apart, before training stops.
+        patience: Checks without progress before training stops, five steps apart, by SVI 25.
 
     Example:
         >>> Engine(propagate="latent").propagate
@@ -376,7 +376,7 @@ def choose_kernel(parameters: Parameters, n_rows: int, is_sequential: bool) -> C
     if parameters.kernel != "auto":
         return Choice(parameters.kernel, _GIVEN)
     if is_sequential:
-        return Choice("linear+quadratic+matern32", "columns depend on each other in curved ways")
+        return Choice("linear+quadratic+matern32", "the default of a joint density")
     if n_rows <= FEW_ROWS:
         return Choice(small_linear_matern32, f"at most {FEW_ROWS} rows: the linear trend is not shrunk")
     return Choice("linear+matern32", f"more than {FEW_ROWS} rows")

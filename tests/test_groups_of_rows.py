@@ -187,6 +187,11 @@ def test_new_rows_get_the_cells_of_their_school(fitted: MGPImputer, tmp_path: Pa
         for table in own.impute(rows, m=2):
             np.testing.assert_allclose(table["w"], truth.loc[rows.index, "w"], rtol=1e-9)
             assert (table["kind"] == truth.loc[rows.index, "kind"]).all()
+    # A label of 0 is a label like others.
+    holey = truth.assign(y=truth["y"].mask(truth.index % 5 == 0)).rename(columns={"school": 0})
+    imputer({0: SCHOOL["school"]}).fit(holey).save(tmp_path / "numbered")
+    (table,) = MGPImputer.load(tmp_path / "numbered").impute(rows.rename(columns={"school": 0}), m=1)
+    np.testing.assert_allclose(table["w"], truth.loc[rows.index, "w"], rtol=1e-9)
     rows.loc[rows.index[:2], "w"] = [1.0, 2.0]
     with pytest.raises(ValueError, match="'w' is constant within each 'school', but 's1' has"):
         fitted.impute(rows, m=2)
@@ -353,6 +358,14 @@ def test_diagnostics_and_files(fitted: MGPImputer, tmp_path: Path) -> None:
         ({"engine": Engine(joint_draws=False)}, "it needs joint predictive draws"),
         ({"order": ["x", "w", "y"], "inputs": "earlier"}, "constant within groups come before others"),
         ({"order": ["w", "y"], "inputs": "earlier"}, r"order must also name \['x'\]"),
+        (
+            {"order": ["w", "z"], "inputs": "earlier"},
+            r"order must name columns, each once: .* got \['w', 'z'\]",
+        ),
+        (
+            {"order": ["w", "w"], "inputs": "earlier"},
+            r"order must name columns, each once: .* got \['w', 'w'\]",
+        ),
         ({"specs": {"school": ColumnSpec(kind="group", slopes=["z"])}}, "names column 'z', but the table"),
         (
             {"specs": {"school": ColumnSpec(kind="group", slopes=["w"])}},

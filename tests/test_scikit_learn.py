@@ -72,6 +72,7 @@ def test_names_are_those_of_what_comes_out(add_indicator: bool) -> None:
     indicators = [f"missingindicator_{name}" for name in "abc"] if add_indicator else []
     assert imputer.get_feature_names_out().tolist() == [*"abcd", *indicators]
     assert imputer.transform(X).columns.tolist() == [*"abcd", *indicators]
+    assert len(imputer.transform(X.iloc[[3, 3, 5]])) == 3  # rows with one label
     array = small(add_indicator=add_indicator).fit(X.to_numpy())
     assert array.transform(X.to_numpy()).shape == (len(X), 4 + len(indicators))
     assert array.get_feature_names_out()[:2].tolist() == ["x0", "x1"]

@@ -104,6 +104,8 @@ def test_a_fit_shows_its_settings_with_reasons() -> None:
     assert table.loc["n_inducing"].tolist() == [50, "the default"]
     assert table.loc["inputs"].tolist() == ["earlier", "a joint density of the columns"]
     assert str(imputer.settings_).count("\n") == len(table) - 1
+    complete = MGPImputer(random_state=0, progress=False).fit(frame.dropna())
+    assert complete.settings_.to_frame().loc["inputs"].tolist() == ["others", "no column has missing cells"]
 
 
 def test_an_engine_of_another_type_is_refused() -> None:

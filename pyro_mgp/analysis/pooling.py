@@ -415,7 +415,8 @@ def _read(fit: Fit) -> tuple[list[Any], Numbers, Numbers, float | None]:
 
 def _df_complete(fit: Any) -> float | None:
     """Return ν_com of a fit of statsmodels, as `regression` has it; None if it is unknown."""
-    model, n_params = getattr(fit, "model", None), np.size(fit.params)
+    model: Any = getattr(fit, "model", None)
+    n_params = np.size(fit.params)
     if hasattr(model, "num_group"):  # GEE, whose standard errors are robust to clusters
         return float(model.num_group - 1)
     if hasattr(model, "status"):  # PHReg

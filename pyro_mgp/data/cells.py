@@ -82,6 +82,8 @@ def natural_kind(column: pd.Series[Any]) -> Kind | None:
     if isinstance(dtype, np.dtype) and not dtype.isnative:
         raise _unsupported(column, f"{dtype} (in the byte order of another machine)")
     is_empty = holes_of(column).all()
+    if str(dtype) == "null[pyarrow]":  # of an empty column
+        return None
     if dtype == np.dtype(object):
         return None if is_empty else _object_kind(column)
     kind = _KIND_OF_LETTER.get(getattr(dtype, "kind", "O"))
@@ -121,6 +123,9 @@ def _unsupported(column: pd.Series[Any], came: str) -> TypeError:
     advice = {
         "byte order": f"Convert it: {cell}.astype({cell}.dtype.newbyteorder()).",
         "sparse": f"Make it dense: {cell}.sparse.to_dense().",
+        "dictionary": f"Convert it: {cell}.astype('category').",
+        "timestamp": f"Convert it: pandas.to_datetime({cell}, utc=True).",
+        "timedelta": f"Convert it: pandas.to_timedelta({cell}).",
         "date": f"Convert it: pandas.to_datetime({cell}).",
         "period": f"Turn it into a number, for example {cell}.dt.year.",
         "complex": "Split it into two columns, the real and the imaginary part.",
@@ -258,9 +263,10 @@ def _cast(values: NDArray[Any], dtype: Any) -> Any:
 
 
 def _cast_times(values: NDArray[Any], dtype: Any) -> Any:
-    """Convert times in microseconds (UTC) to an array of a dtype, clipped to its range."""
+    """Convert times (UTC) to an array of a dtype, clipped to its range."""
     arrow = getattr(dtype, "pyarrow_dtype", dtype)
     zone, unit = getattr(arrow, "tz", None), getattr(arrow, "unit", None)
     span = np.iinfo(np.int64).max // (1000 if (unit or np.datetime_data(dtype)[0]) == "ns" else 1)
-    cells = pd.Series(np.clip(values.astype(np.int64), -span, span).view(f"{values.dtype.kind}8[us]"))
+    stored = f"{values.dtype.kind}8[us]"
+    cells = pd.Series(np.clip(values.astype(stored).astype(np.int64), -span, span).view(stored))
     return (cells.dt.tz_localize("UTC") if zone else cells).astype(dtype).array

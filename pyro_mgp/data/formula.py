@@ -228,9 +228,12 @@ def _result(node: ast.AST, columns: Mapping[str, Any]) -> Any:
 
 def _truth(cells: Any) -> Any:
     """Convert conditions, or columns with 0 and 1, to booleans."""
-    if getattr(cells, "dtype", None) == np.float64 and not cells.isin([0.0, 1.0]).all():
-        raise TypeError("numbers are neither true nor false")
-    return cells.astype(np.bool_)
+    values = np.asarray(cells)
+    if values.dtype.kind not in "bf" or not np.isin(values, (0.0, 1.0)).all():
+        raise TypeError(
+            "expected conditions: write comparisons joined by & or | in parentheses, or join them by and, or"
+        )
+    return values.astype(np.bool_)
 
 
 def _column(name: str, columns: Collection[Label], text: str) -> Label:

@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pyro_mgp._support.messages import listing
-from pyro_mgp.data.cells import complete, holes_of, label_of
+from pyro_mgp.data.cells import cells_of, complete, holes_of, label_of
 from pyro_mgp.data.column_spec import Label
 from pyro_mgp.data.parquet_table import ParquetTable
 
@@ -55,8 +55,7 @@ class WithinGroups:
         """Return the cells of constant columns by group."""
         known = {}
         for label in {label: None for labels in self.constant.values() for label in labels}:
-            observed = frame[~holes_of(frame[label])]
-            known[label] = dict(zip(observed[self.group_of(label)], observed[label], strict=True))
+            known[label] = _by_group(frame, label, self.group_of(label))
         return known
 
     def group_of(self, label: Label) -> Label | None:
@@ -88,13 +87,19 @@ class WithinGroups:
                         f"Column {label!r} is constant within each {group!r}, but {each!r} has "
                         f"{listing(own.get_group(each).unique())}. Correct the cells."
                     )
-                values = own.first().to_dict()
+                values = _by_group(frame, label, group)
                 if self.group_of(label) == group:
                     values = {**self.known.get(label, {}), **values}
                 told = holes & frame[group].isin(list(values)).to_numpy()
                 if told.any():
                     frame = complete(frame, {label: _cells(frame[group], holes, told, values)})
         return frame
+
+
+def _by_group(frame: pd.DataFrame, label: Label, group: Label | None) -> dict[Any, Any]:
+    """Return the cell of a column, as draws are stored, in each group that has one."""
+    here = ~(holes_of(frame[label]) | holes_of(frame[group]))
+    return dict(zip(frame[group][here], cells_of(frame[label])[here], strict=True))
 
 
 def _cells(

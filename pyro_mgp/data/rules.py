@@ -232,7 +232,10 @@ class Rules:
                 raise ValueError(f"Column {label!r} is derived: expected numbers, got {frame[label].dtype}")
             given, value = numbers_of(frame[label]), formula.value(frame)
             tolerance = np.maximum(_TOLERANCE * np.abs(given), _ROUNDED * _last_place(given))
-            for row in np.flatnonzero(np.abs(given - value) > tolerance)[:1]:
+            with np.errstate(invalid="ignore"):  # differences of infinite numbers
+                off = np.isfinite(given) & (np.abs(given - value) > tolerance)
+            off |= np.isinf(given) & ~np.isnan(value) & (given != value)
+            for row in np.flatnonzero(off)[:1]:
                 raise ValueError(
                     f"Column {label!r} is derived as {formula.text!r}: {row_name(frame.index, row)} holds "
                     f"{given[row]:g}; expected {value[row]:g}. Correct the cell or the formula."
@@ -302,7 +305,7 @@ class Rules:
         for label, formula in self.only_if.items():
             applies = ~holes_of(frame[label]) & ~self._is_otherwise(frame[label])
             for source, value in formula.implied.items():
-                frame[source] = frame[source].mask(applies & holes_of(frame[source]), value)
+                frame[source] = _with_constant(frame[source], applies & holes_of(frame[source]), value)
         for label, formula in self.only_if.items():
             if (otherwise := self.specs[label].otherwise) is not None:
                 outside = formula.fails(frame) & holes_of(frame[label])
@@ -544,6 +547,23 @@ def _sources_first(formulas: Mapping[Label, Formula]) -> list[Label]:
     """Sort columns with a formula, each after its sources; graphlib.CycleError if that is impossible."""
     graph = {label: formula.sources for label, formula in formulas.items()}
     return [label for label in graphlib.TopologicalSorter(graph).static_order() if label in formulas]
+
+
+def _with_constant(column: pd.Series[Any], cells: NDArray[np.bool_], value: Any) -> pd.Series[Any]:
+    """Fill cells of a column with a constant to which a condition compares it."""
+    if not cells.any():
+        return column
+    if isinstance(value, bool | int | float):
+        if is_boolean(column) and value in (0, 1):
+            value = bool(value)
+        elif is_numeric(column):
+            value = float(value)
+    try:
+        return column.mask(cells, value)
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"Column {column.name!r}: dtype {column.dtype} cannot hold {value!r}, as only_if asks"
+        ) from error
 
 
 def _filled(frame: pd.DataFrame, label: Label, values: NDArray[np.float64]) -> pd.DataFrame:

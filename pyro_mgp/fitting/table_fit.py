@@ -43,6 +43,7 @@ from pyro_mgp.sampling.fitted_model import FittedModel
 from pyro_mgp.settings import (
     Choice,
     Engine,
+    Inputs,
     Parameters,
     Settings,
     choose,
@@ -136,32 +137,12 @@ def _fit_in_order(
 ) -> tuple[FittedModel, Settings]:
     """Fit links that see all other columns, or, if the table suits it, links in an order that it shows."""
     parameters, engine = given.parameters, given.engine
-    why, inputs = _why_not_sequential(given), wanted_inputs(parameters)
-    if codec.of_groups:
-        _check_groups(given, codec, why)
-        inputs = "earlier"
-    if two_parts := _semicontinuous(given):
-        why = 'inputs="others" has none: take inputs="auto"' if parameters.inputs == "others" else why
-        if why:
-            raise ValueError(f"Column {two_parts[0]!r}: its two parts cannot be had, since {why}")
-        inputs = "earlier"
-    if parameters.inference == "mcmc" and len(table) > _MOST_ROWS_OF_MCMC:
-        why = f"the table has {len(table)} rows, and lengthscales are drawn up to {_MOST_ROWS_OF_MCMC}"
-    if inputs == "earlier":
-        if why:
-            asked, instead = 'inputs="earlier"', 'inputs="auto" or "others"'
-            if parameters.inference == "mcmc":
-                asked, instead = 'inference="mcmc"', 'inference="auto"'
-            raise ValueError(f"{asked} cannot be used: {why}. Take {instead}")
-        if parameters.order is not None:
-            return _fit_in_given_order(given, codec, table, parameters.order, checkpoint)
+    inputs: Inputs = "earlier" if _needs_joint_density(given, codec, table) else parameters.inputs
+    if inputs == "earlier" and parameters.order is not None:
+        return _fit_in_given_order(given, codec, table, parameters.order, checkpoint)
     links = given.link_specs(codec, table)
-    if inputs == "auto":
-        why = why or ("an order was given" if parameters.order is not None else "")
-        why = why or _why_too_large(table, links)
-    if inputs == "others" or why or not links:
-        choice = Choice("others", why if inputs == "auto" and why else "as given")
-        return _fit_conditional(given, codec, table, links, choice, checkpoint)
+    if reason := _why_others(given, table, links, inputs):
+        return _fit_conditional(given, codec, table, links, Choice("others", reason), checkpoint)
     choice, few = Choice("others", "nearby rows improve predictions"), _few_rows(codec, table)
     fit_whole = functools.partial(_fit_conditional, given, codec, table, links, choice, checkpoint)
     deciding = few if len(table) > 2 * _FEW_ROWS else None
@@ -176,6 +157,39 @@ def _fit_in_order(
     # A checkpoint belongs to one fit.
     unused = None if deciding is None else checkpoint
     return _fit_joint_density(given, codec, table, few, conditional[0], unused)
+
+
+def _needs_joint_density(given: GivenTable, codec: TableCodec, table: EncodedTable) -> bool:
+    """Return whether a parameter or a column asks for a joint density; a ValueError if there can be none."""
+    parameters, why = given.parameters, _why_not_sequential(given)
+    if codec.of_groups:
+        _check_groups(given, codec, why)
+    if two_parts := _semicontinuous(given):
+        why = 'inputs="others" has none: take inputs="auto"' if parameters.inputs == "others" else why
+        if why:
+            raise ValueError(f"Column {two_parts[0]!r}: its two parts cannot be had, since {why}")
+    if not (codec.of_groups or two_parts or wanted_inputs(parameters) == "earlier"):
+        return False
+    asked, instead = 'inputs="earlier"', 'inputs="auto" or "others"'
+    if parameters.inference == "mcmc":
+        asked, instead = 'inference="mcmc"', 'inference="auto"'
+        if len(table) > _MOST_ROWS_OF_MCMC:
+            why = f"the table has {len(table)} rows, and lengthscales are drawn up to {_MOST_ROWS_OF_MCMC}"
+    if why:
+        raise ValueError(f"{asked} cannot be used: {why}. Take {instead}")
+    return True
+
+
+def _why_others(given: GivenTable, table: EncodedTable, links: Sequence[LinkSpec], inputs: Inputs) -> str:
+    """Return why links see all other columns; an empty text if there may be a joint density."""
+    if inputs == "others":
+        return "as given"
+    if not links:
+        return "no column has missing cells"
+    if inputs == "earlier":
+        return ""
+    why = "an order was given" if given.parameters.order is not None else ""
+    return _why_not_sequential(given) or why or _why_too_large(table, links)
 
 
 def _check_groups(given: GivenTable, codec: TableCodec, why: str) -> None:
@@ -218,6 +232,9 @@ def _fit_in_given_order(
 ) -> tuple[FittedModel, Settings]:
     """Fit a joint density whose columns with a link have the order of these labels."""
     codec, table = given.for_joint_density(codec, table, warp=True)
+    if len(set(order)) < len(order) or not set(order) <= set(codec.slices):
+        some = listing(codec.slices)
+        raise ValueError(f"order must name columns, each once: expected some of {some}, got {[*order]}")
     named = [d for label in order for d in range(codec.n_encoded)[codec.slices[label]]]
     # Columns without a place in the order come first, like complete ones.
     if (expected := groups_first(codec, given.rules.within, order)) != list(order):

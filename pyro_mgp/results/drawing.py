@@ -166,7 +166,7 @@ def completed(model: FittedModel, X: pd.DataFrame | ArrayLike, *, add_indicator:
     cells = model.encoder.decode(given, [(slice(0, len(point)), point[None])], 1, are_means=True)
     table = complete(given.frame, {label: values[0] for label, values in cells.items()})
     if add_indicator:
-        table = table.join(_indicators(model, given.frame))
+        table = pd.concat([table, _indicators(model, given.frame)], axis=1)
     return table if given.kind is None else given.kind.of(table)
 
 

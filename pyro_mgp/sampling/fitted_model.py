@@ -63,7 +63,8 @@ class FittedModel:
         columns, slices = {column.name: column for column in codec.columns}, codec.slices
         found = dict[Label, dict[Any, Any]]()
         for label in {label: None for labels in within.constant.values() for label in labels}:
-            group = columns.get(within.group_of(label) or "")
+            name = within.group_of(label)
+            group = None if name is None else columns.get(name)
             if rows is None or group is None or not group.width or not columns[label].width:
                 continue
             here = rows.observed[:, slices[label].start].nonzero()[:, 0].cpu()

@@ -183,6 +183,16 @@ def test_numbers_are_not_conditions(text: str) -> None:
         holds_in(text, labels())
 
 
+@pytest.mark.parametrize("text", ["str == 'a' & x > 2", "x > 2 & str == 'a'", "str and x > 2", "not str"])
+def test_conditions_without_parentheses_and_text_as_conditions_are_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^the formula .* joined by & or \| in parentheses"):
+        holds_in(text, labels())
+
+
+def test_constants_may_be_conditions() -> None:
+    assert holds_in("x > 2 and True", labels()) == holds_in("x > 2", labels())
+
+
 @pytest.mark.parametrize("text", ["str", "str + 1", "ordered * 2", "day", "day - day", "not x", "x > 'a'"])
 def test_text_and_times_are_not_numbers(text: str) -> None:
     with pytest.raises(ValueError, match=r"^the formula "):

@@ -102,3 +102,25 @@ def test_slopes_belong_to_groups() -> None:
     with pytest.raises(TypeError, match="slopes must be a list"):
         ColumnSpec(kind="group", slopes="x")
     assert ColumnSpec(kind="group", slopes=["x"]).to_dict() == {"kind": "group", "slopes": ["x"]}
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+@pytest.mark.parametrize("zone", [None, "Europe/Berlin"])
+def test_times_are_completed_whatever_their_unit_and_zone(unit: str, zone: str | None) -> None:
+    times = pd.Series(pd.to_datetime(["2020-01-01 00:00", None, "2021-05-05 08:30", "2021-05-05 08:30"]))
+    full = times.ffill()
+    if zone is not None:
+        times, full = times.dt.tz_localize(zone), full.dt.tz_localize(zone)
+    times, full = times.dt.as_unit(unit), full.dt.as_unit(unit)
+    within = WithinGroups({"id": ["birth"]})
+    found = within.complete(pd.DataFrame({"id": [1, 1, 2, 2], "birth": times}))
+    pd.testing.assert_series_equal(found["birth"], full, check_names=False)
+    known = WithinGroups.find(pd.DataFrame({"id": [*range(9)] * 2, "birth": [*full[[0, 2, 3]]] * 6}), ["id"])
+    other = known.complete(pd.DataFrame({"id": [0], "birth": times[1:2].reset_index(drop=True)}))
+    assert other["birth"].tolist() == [full[0]]
+
+
+def test_durations_are_completed() -> None:
+    days = pd.Series(pd.to_timedelta([1, None, 2], unit="D")).dt.as_unit("ns")
+    found = WithinGroups({"id": ["age"]}).complete(pd.DataFrame({"id": [1, 1, 2], "age": days}))
+    assert found["age"].tolist() == [*pd.to_timedelta([1, 1, 2], unit="D")]

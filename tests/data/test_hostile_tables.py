@@ -13,10 +13,11 @@ from hostile_tables import QUICK, files, impute, impute_file, tables
 from hypothesis import HealthCheck, given, settings
 
 from pyro_mgp import Imputations, MGPImputer
-from pyro_mgp.data.cells import complete
+from pyro_mgp.data.cells import complete, natural_kind
 from pyro_mgp.data.codecs import fit_column
 from pyro_mgp.results.table_files import write_table
 
+NULL = pd.ArrowDtype(pa.null())
 few = settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
 
 
@@ -51,6 +52,22 @@ def test_numbers_of_other_machines_are_refused() -> None:
     frame = pd.DataFrame({"a": np.arange(5).astype(">f8"), "b": np.arange(5.0)})
     with pytest.raises(TypeError, match=r"'a': .*in the byte order of another machine.* Convert it"):
         MGPImputer().fit(frame)
+
+
+def test_an_empty_column_of_arrow_is_imputed_as_one_of_pandas_is() -> None:
+    frame = pd.DataFrame({"a": np.arange(30.0), "b": np.sqrt(np.arange(30.0))})
+    frame.loc[::7, "b"] = np.nan
+    imputer = MGPImputer(**QUICK).fit(frame)
+    tables = [frame.assign(b=pd.Series([None] * 30, dtype=dtype)) for dtype in (NULL, "float64")]
+    first, second = (imputer.impute(table, m=2) for table in tables)
+    np.testing.assert_array_equal(first.values["b"], second.values["b"])
+
+
+def test_times_in_object_columns_are_refused_with_advice() -> None:
+    days = pd.Series([pd.Timestamp("2020-01-01", tz="UTC"), pd.Timestamp("2021-01-01", tz="Europe/Berlin")])
+    for column, advice in ((days, "to_datetime"), (pd.Series(pd.to_timedelta([1, 2], "D")), "to_timedelta")):
+        with pytest.raises(TypeError, match=rf"Convert it: pandas.{advice}\(frame\['a'\]"):
+            natural_kind(column.astype(object).rename("a"))
 
 
 def test_infinite_categories_are_refused() -> None:

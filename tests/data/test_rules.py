@@ -558,3 +558,27 @@ def test_an_observed_cell_implies_its_condition() -> None:
     rules = Rules.parse({"births": ColumnSpec(only_if="sex == 'f' and age > 12")}, list(frame))
     assert rules.deduce(frame)["sex"].tolist()[:2] == ["f", "f"]
     assert rules.deduce(frame)["sex"].isna().tolist() == [False, False, True, False]
+
+
+@pytest.mark.parametrize("dtype", ["boolean", "bool[pyarrow]", "object", "Int64", "float64"])
+@pytest.mark.parametrize("condition", ["smokes == 1", "smokes == True"])
+def test_an_observed_cell_implies_its_condition_on_booleans_and_flags(dtype: str, condition: str) -> None:
+    smokes = pd.Series([True, None, False]).astype(dtype)
+    frame = pd.DataFrame({"smokes": smokes, "packs": [2.0, 1.0, None]})
+    found = Rules.parse({"packs": ColumnSpec(only_if=condition)}, list(frame)).deduce(frame)["smokes"]
+    assert found.dtype == smokes.dtype and found.tolist() == [True, True, False]
+
+
+def test_a_condition_that_a_column_cannot_meet_names_it() -> None:
+    frame = pd.DataFrame({"sex": pd.Categorical(["m", None]), "births": [None, 1.0]})
+    rules = Rules.parse({"births": ColumnSpec(only_if="sex == 'f'")}, list(frame))
+    with pytest.raises(ValueError, match="Column 'sex': dtype category cannot hold 'f'"):
+        rules.deduce(frame)
+
+
+def test_infinite_derived_cells_are_checked() -> None:
+    frame = pd.DataFrame({"a": [1.0, 2.0, 3.0], "b": [1.0, 0.0, 0.0], "ratio": [1.0, np.inf, np.inf]})
+    rules = Rules.parse({"ratio": ColumnSpec(derived="a / b")}, list(frame))
+    rules.check(frame)
+    with pytest.raises(ValueError, match=r"row 0.* holds inf; expected 1"):
+        rules.check(frame.assign(ratio=np.inf))
