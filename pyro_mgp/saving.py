@@ -27,7 +27,7 @@ from pyro_mgp.inference.gibbs_chains import n_chains
 from pyro_mgp.inference.training import History
 from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.column_order import MOST_INPUTS
-from pyro_mgp.model.kernels import WITH_TREND, KernelFactory, resolve_kernel
+from pyro_mgp.model.kernels import WITH_TREND, KernelFactory, resolve_kernel, trend_of
 from pyro_mgp.model.link_specs import LinkSpec
 from pyro_mgp.model.local_parameters import local_parameters
 from pyro_mgp.sampling.discrete_support import DiscreteSupport
@@ -297,8 +297,8 @@ class _Parts:
         if n_drawn:
             check(self.sequential, "lengthscales were drawn, but the chain is not sequential")
             check(n_drawn == n_chains(self.n_rows), f"{n_drawn} lengthscales, expected one per chain")
-            for i, link in enumerate(self.link_specs):
-                expected[f"lengthscales.{i}"] = (n_drawn, len(link.inputs))
+            for i, link in enumerate(small.links):
+                expected[f"lengthscales.{i}"] = (n_drawn, len(trend_of(link.kernel)[1].active_dims))
         for name in {**expected, **shapes}:
             wanted, found = expected.get(name), shapes.get(name)
             check(wanted == found, f"array {name[:80]!r}: expected shape {wanted}, the file has {found}")

@@ -112,6 +112,11 @@ class LaterLinks:
         return self.owners.argsort(stable=True), sizes.cumsum(0) - sizes, sizes
 
     @cached_property
+    def _by_row(self) -> LaterLinks:
+        """The likelihood of cells of which each row has its own."""
+        return replace(self, owners=None)
+
+    @cached_property
     def _parts(self) -> list[tuple[Later, Along, Tensor]]:
         """The links, their moments along the columns, and the cells of which they tell something."""
         along = [link.conditional.along(self.table, self.columns) for link in self.links]
@@ -126,7 +131,7 @@ class LaterLinks:
             own = torch.arange(len(cells), device=cells.device).repeat_interleave(sizes[cells])
             before = sizes[cells].cumsum(0) - sizes[cells]
             here = rows[first[cells][own] + torch.arange(len(own), device=own.device) - before[own]]
-            each = replace(self, owners=None).log_likelihood(paths[own], here, values[own])
+            each = self._by_row.log_likelihood(paths[own], here, values[own])
             return each.new_zeros(len(paths)).index_add(0, own, each)
         total = values.new_zeros(len(paths))
         for link, along, tells in self._parts:

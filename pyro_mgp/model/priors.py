@@ -101,30 +101,30 @@ def with_priors(chain: Chain, *, lengthscales: bool = False) -> Chain:
                 link.likelihood.noise = PyroSample(noise)  # type: ignore[misc]  # read-only elsewhere
             trend, rest = trend_of(link.kernel)
             if trend is not None:
-                scales = group_scales(link)
+                scales, spread = group_scales(link), shared_spread(trend)
                 for name, group in drawn_groups(link).items():
                     if n := len(getattr(trend, name)):
                         wide = scales[group].expand(n)
                         if group == PRODUCTS:
                             trend.log_shared = PyroSample(dist.Normal(torch.zeros_like(wide[0]), 1.0))
-                            setattr(trend, name, PyroSample(_product_deviations(wide)))
+                            setattr(trend, name, PyroSample(_product_deviations(wide, spread)))
                         else:
                             setattr(trend, name, PyroSample(dist.HalfCauchy(wide).to_event(1)))
                 if n := len(trend.sizes):
                     wide = scales[EFFECT].expand(n)
                     trend.effect_deviations = PyroSample(dist.HalfCauchy(wide).to_event(1))
                 rest.variance = PyroSample(_squared_half_cauchy(scales[REST]))
-                if lengthscales and (n := len(link.inputs)):
+                if lengthscales and (n := len(rest.active_dims)):
                     typical = link.Xu.new_full((n,), math.log(_TYPICAL * n**0.5))
                     rest.lengthscale = PyroSample(dist.LogNormal(typical, 1.0).to_event(1))
     return chain
 
 
-def _product_deviations(scales: Tensor) -> Callable[[Trend], dist.Distribution]:
+def _product_deviations(scales: Tensor, spread: float) -> Callable[[Trend], dist.Distribution]:
     """Return the prior of the standard deviations of the coefficients of products, given their trend."""
 
     def prior(trend: Trend) -> dist.Distribution:
-        shared = (shared_spread(trend) * trend.log_shared[..., None]).exp()
+        shared = (spread * trend.log_shared[..., None]).exp()
         return dist.HalfCauchy(scales * shared).to_event(1)
 
     return prior

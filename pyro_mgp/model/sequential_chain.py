@@ -95,13 +95,16 @@ class SequentialChain(Chain):
         link, moments = self.links[number], visit.visited[number]
         informative = self.informative(visit.informative)
         weighted = self._weighted(number, visit.observed, informative)
-        is_weighted = link.once(visit.filled[0], weighted)[rows]
+        is_weighted = weighted[rows]
+        if link.once_per is not None:  # any row of a group may tell of its cell
+            groups = visit.filled[0, :, link.once_per]
+            is_weighted = torch.isin(groups[rows], groups[weighted])
         cells = rows_if_known(is_weighted)
         if cells is None:
             cells = torch.arange(len(rows), device=rows.device)
         elif len(cells) == 0:
             return drawn
-        cells = filled_up(cells, len(drawn))
+        chosen, cells = cells, filled_up(cells, len(drawn))
         later = self._later_links(number, visit.conditionals, visit.filled, rows[cells], informative)
         at = moments.select(cells, 1)
 
@@ -112,7 +115,8 @@ class SequentialChain(Chain):
         with torch.no_grad():
             limits = None if visit.limits is None else visit.limits[rows[cells], link.column]
             moved = _moved(link, visit.conditionals[number], at, later, numbers, limits)
-            return drawn.index_copy(1, cells, moved).where(is_weighted, drawn)
+            # The rows of a group belong to the first of equal cells.
+            return drawn.index_copy(1, chosen, moved[:, : len(chosen)]).where(is_weighted, drawn)
 
     def _weighted(self, number: int, observed: Tensor, informative: Sequence[Tensor]) -> Tensor:
         """Return Bool `[n]`, the rows in which later links tell something of a link's missing cell."""

@@ -93,3 +93,22 @@ def test_a_complete_table_has_nothing_to_draw() -> None:
 def test_a_target_is_refused() -> None:
     with pytest.raises(ValueError, match='"mcmc" cannot be used: there is a target'):
         MGPImputer(inference="mcmc", random_state=0).fit(curve(), np.arange(24.0))
+
+
+def test_links_with_linear_terms_only_of_most_inputs_have_lengthscales_of_the_others(tmp_path: Path) -> None:
+    g = np.random.default_rng(0)
+    frame = pd.DataFrame(g.normal(size=(30, 18)), columns=[f"x{j}" for j in range(18)])
+    frame["y"] = frame["x0"] + 0.1 * g.normal(size=30)
+    frame.loc[[2, 5], "y"] = np.nan
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {"_WARMUP": 2, "_THINNING": 1, "_MAX_DEPTH": 2}.items():
+            patch.setattr(nuts, name, value)
+        imputer = MGPImputer(inference="mcmc", random_state=0, max_steps=2, n_inducing=5, n_sweeps=1)
+        imputer.fit(frame)
+    (link,) = imputer.model_.chain.links
+    curved = link.kernel.kern1.active_dims
+    assert len(curved) < 18 and imputer.model_.lengthscales[0].shape[1] == len(curved)
+    imputer.save(tmp_path / "imputer")
+    draws = imputer.impute(m=2)
+    assert MGPImputer.load(tmp_path / "imputer").impute(frame, m=2) == draws
+    assert draws.to_arviz()["posterior"]["matern32_lengthscale_y"].shape == (1, 2, len(curved))

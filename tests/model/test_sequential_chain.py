@@ -312,3 +312,36 @@ def test_copies_of_a_missing_cell_get_the_same_draw() -> None:
 def square_of_first(rows: Tensor) -> Tensor:
     """Return a function of rows."""
     return rows[..., 0].square()
+
+
+@pytest.mark.parametrize("told", [0, 1, 2], ids=["first row", "second row", "third row"])
+def test_any_row_of_a_group_tells_of_its_cell(told: int, device: torch.device | str) -> None:
+    """In y = z + noise, z ~ N(0, 1), a group has one z, and y is known in one of its three rows."""
+    n_groups, n_paths, noise = 30, 64, 0.1
+    Xu = torch.zeros(1, 1, dtype=torch.float64, device=device)
+    z = Link(matern32(0), Xu[:, :0], 1, [], Gaussian(0.5), once_per=0)
+    y = Link(matern32(1), Xu, 2, [1], Gaussian(0.5))
+    chain = SequentialChain([z, y], ["z", "y"], n_rows=3 * n_groups)
+    one = torch.ones(n_paths, 1, dtype=torch.float64, device=device)
+    slope = torch.tensor([0.0, 1.0, 0.0], dtype=torch.float64, device=device)
+    conditionals = [
+        Known(one, lambda rows: rows @ (0 * slope)),
+        Known(noise * one, lambda rows: rows @ slope),
+    ]
+    table = torch.zeros(n_paths, 3 * n_groups, 3, dtype=torch.float64, device=device)
+    table[..., 0] = torch.arange(n_groups, device=device).repeat_interleave(3)
+    observed = torch.zeros(3 * n_groups, 3, dtype=torch.bool, device=device)
+    observed[:, 0], observed[told::3, 2] = True, True
+    # Nothing tells of the last group, of which later links say nothing.
+    observed[-3:, 2] = False
+    table[..., 2] = 2.0
+    keys = keyed(3 * n_groups, n_paths, device)
+    for sweep in range(8):
+        holes = chain.holes(table[0], observed)
+        table, _ = chain.sweep(conditionals, table, observed, keys(sweep), holes)
+    cells = table[:, ::3, 1].cpu()
+    assert torch.equal(table[:, ::3, 1], table[:, 2::3, 1])
+    variance = 1 / (1 + 1 / noise)
+    assert float(cells[:, :-1].mean()) == pytest.approx(2 * variance / noise, abs=0.03)
+    assert float(cells[:, :-1].var()) == pytest.approx(variance, rel=0.15)
+    assert float(cells[:, -1].mean()) == pytest.approx(0, abs=0.5)
