@@ -5,10 +5,10 @@ The standard deviations of the coefficients of a `Trend`, and of the rest of a k
     value ~ N(0, σ²),   σ · (trained standard deviation) ~ half-Cauchy(τ · scale of the value's group)
 
 where log τ ~ N(0, ω²) for products, else τ = 1. The priors are those of `model.priors`, by which slopes of
-Gaussian links have fixed ones; for random effects see `random_effects`. The inducing values of the rest of
-the kernel share one. Given so many values
-their scale and τ would hardly move. They are therefore drawn with the function integrated out, τ together
-with all σ of products.
+Gaussian links have fixed ones; for random effects see `random_effects`. All inducing values of the rest of
+the kernel share one scale, as products share τ. Given the values both scales are almost determined, and a
+Gibbs step would hardly move them: Metropolis steps draw the scale of the rest, and τ together with all σ of
+products, with the function integrated out.
 """
 
 from __future__ import annotations

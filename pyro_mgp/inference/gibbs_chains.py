@@ -56,7 +56,7 @@ _ENTRIES_AT_ONCE = 2_000_000
 # search is; with five in the search a heavy-tailed column of little noise gets a wrong plan
 # (`benchmarks/speed`).
 _BURN_IN_OF_SEARCH, _BURN_IN = 2, 3
-# Turns of function and noise in other chains, whose draws learn in one iteration: with one turn, too many
+# Gibbs steps for function and noise in the one iteration in which other chains learn: with one step, too many
 # noises stay near the estimates from which they start.
 _TURNS = 3
 # Standard deviations of coefficients, relative to the trained ones, from which chains start where few of many
@@ -275,14 +275,14 @@ class GibbsChains:
         fresh = functools.partial(self._fresh, stream, Stream.LATENT)
         given = augmentation.with_latents(i, given, function, fresh)
         assert not isinstance(last, EffectsPosterior)
-        posterior = learnt = augmentation.posterior(i, given, noise, last, scales)
+        posterior = augmentation.posterior(i, given, noise, last, scales)
         if prior is not None:
             scales, posterior = prior.rescale(scales, posterior, self.fresh(5, Stream.RESCALING, *stream))
         function = posterior.draw(self.fresh(function.shape[1], Stream.FUNCTION, *stream))
         if link.is_gaussian:
             noise = draw_noise(given, function, noise, self.fresh(N_NUMBERS, Stream.VARIANCE, *stream))
         elif not isinstance(link.likelihood, Ordinal):
-            state.posteriors[i] = replace(posterior, gram=learnt.gram, shift=learnt.shift)
+            state.posteriors[i] = posterior
         if prior is not None:
             scales = prior.draw(function, scales, functools.partial(self._fresh, stream, Stream.SCALE))
         state.links[i] = LinkDraw(function, noise, scales)

@@ -5,8 +5,9 @@
     shared scale of the Q products of a link    τ ~ log-normal(0, (Q / 20)²)
     coefficient of a linear term                the same with τ = 1, but σ is fixed in Gaussian links
     of a `sparse` linear term                   that of a product, with the same τ
-    random effect of a group                    u ~ N(0, σ²),  σ ~ half-Cauchy(1) for all groups; `impute`
-                                                draws it with those of other links (`random_effects`)
+    random effect of a group                    half-t(2 degrees of freedom), jointly with those of other
+                                                links, see `random_effects`; here u ~ N(0, σ²) with
+                                                σ ~ half-Cauchy(1) for all groups, independent of others
     rest of the kernel                          √(its variance) ~ half-Cauchy(scale)
     its lengthscales, with inference="mcmc"     ℓ ~ log-normal(log(4 √P), 1)
 
@@ -80,8 +81,9 @@ def drawn_groups(link: Link) -> dict[str, int]:
 def with_priors(chain: Chain, *, lengthscales: bool = False) -> Chain:
     """Return a copy of a chain whose noises and coefficients have the priors under which `impute` draws them.
 
-    Its `model` is then the density from which `impute` draws given the estimates of lengthscales and inducing
-    inputs, for `pyro.infer.NUTS` or an automatic guide. Kernels without a `Trend` have estimates, too.
+    Without random effects its `model` is then the density from which `impute` draws given the estimates of
+    lengthscales and inducing inputs, for `pyro.infer.NUTS` or an automatic guide. Kernels without a `Trend`
+    have estimates, too.
 
     With `lengthscales` these have their prior as well, as with `inference="mcmc"`.
 

@@ -49,11 +49,24 @@ class SequentialChain(Chain):
         ValueError: If a link has its own column, or that of a later one, as input.
     """
 
+    _reach: Tensor
+    _always: Tensor
+    _columns: Tensor
+
     def __init__(self, links: Sequence[Link], names: Sequence[str], n_rows: int, **switches: Any) -> None:
         super().__init__(links, names, n_rows, **switches)
         columns, inputs = [link.column for link in links], [link.inputs.tolist() for link in links]
         # Numbers of the links that have the column of each link as input.
         self.followers = [[i for i, seen in enumerate(inputs) if column in seen] for column in columns]
+        # Links of which a cell of each link's column tells: itself, and later ones, directly or through others.
+        reach = torch.eye(len(links), dtype=torch.float64)
+        for i in reversed(range(len(links))):
+            for later in self.followers[i]:
+                reach[i] = torch.maximum(reach[i], reach[later])
+        device = links[0].Xu.device if links else None
+        always = torch.tensor([link.once_per is not None for link in links], dtype=torch.bool)
+        for own, value in (("_reach", reach), ("_always", always), ("_columns", torch.tensor(columns))):
+            self.register_buffer(own, value.to(device), persistent=False)
         for i, name in enumerate(names):
             if set(columns[i:]) & set(inputs[i]):
                 raise ValueError(f"link {name!r} has the column of a later link, or its own, as input")
@@ -69,12 +82,8 @@ class SequentialChain(Chain):
         Cells that have limits count as observed. Later links count if they have the column as input, directly
         or through other links. Of a column that is constant within groups all rows count.
         """
-        everywhere = torch.ones_like(observed[:, 0])
-        rows = [everywhere if link.once_per is not None else observed[:, link.column] for link in self.links]
-        for i in reversed(range(len(rows))):
-            for later in self.followers[i]:
-                rows[i] = rows[i] | rows[later]
-        return rows
+        told = observed[:, self._columns] | self._always
+        return list((told.to(self._reach) @ self._reach.T > 0).unbind(1))
 
     @local_method
     def collapsed_model(self, filled: Tensor, observed: Tensor) -> None:
