@@ -425,3 +425,15 @@ def test_analyses_of_kernels_take_rows_of_their_groups(many: tuple[MGPImputer, p
     assert variance_shares(fitted).loc["y", "unexplained"] < 0.1
     new = full.head(40).assign(group=np.arange(1000, 1040))
     assert relevance(fitted, new).loc["y", "z"] > 0.1, "of groups that were not in the table of the fit"
+
+
+def test_replicates_in_new_groups_have_the_effects_that_were_drawn(fitted: MGPImputer) -> None:
+    x = np.linspace(-1, 1, 16)
+    kind = pd.Categorical(["b"] * 16, categories=["a", "b", "c"])
+    rows = pd.DataFrame({"school": "new", "x": x, "w": 0.0, "kind": kind, "y": x + 3})
+    rows["y"] += 0.6 * np.random.default_rng(0).normal(size=16)
+    rows.loc[::4, "y"] = np.nan
+    tree = fitted.impute(rows, m=20).to_arviz()
+    replicates = tree["in_sample_predictive"]["y"].mean(("chain", "draw"))
+    # Effects have a standard deviation of 1, and twelve rows tell of this one.
+    assert abs(float((replicates - tree["observed_data"]["y"]).mean())) < 0.4

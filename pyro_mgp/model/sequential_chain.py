@@ -58,7 +58,7 @@ class SequentialChain(Chain):
         columns, inputs = [link.column for link in links], [link.inputs.tolist() for link in links]
         # Numbers of the links that have the column of each link as input.
         self.followers = [[i for i, seen in enumerate(inputs) if column in seen] for column in columns]
-        # Links of which a cell of each link's column tells: itself, and later ones, directly or through others.
+        # Links whose cells tell of that of each link: itself, and later ones, directly or through others.
         reach = torch.eye(len(links), dtype=torch.float64)
         for i in reversed(range(len(links))):
             for later in self.followers[i]:

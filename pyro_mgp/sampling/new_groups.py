@@ -110,8 +110,9 @@ class CellsOfGroups:
     """The rows, `[S, n, D]`."""
     told: Sequence[Tensor]
     """Bool `[n]`, the rows in which a link's cell is informative, each of equal rows once."""
-    normal: Callable[[int], Tensor]
-    """Standard normal numbers for the latent variables of a link, `[S, n]`, by its number."""
+    normal: Callable[[int, int], Tensor]
+    """Standard normal numbers for the latent variables of a link, `[S, n]`, by its number and that of what is
+    drawn given these: the column of groups, or -1 for the process over time."""
 
 
 def given_cells(conditionals: Sequence[Conditional], cells: CellsOfGroups, sweep: int) -> list[Conditional]:
@@ -152,7 +153,7 @@ def _drawn(
     shift = torch.zeros_like(precision[..., 0])
     for i, (conditional, own) in having.items():
         link, at = cells.links[i], conditional.moments(table)
-        found = regressed(link, conditional, at, table, cells.normal(i)[:, rows])
+        found = regressed(link, conditional, at, table, cells.normal(i, first.grouping.column)[:, rows])
         if found is None:
             continue
         values, variance = found

@@ -97,7 +97,7 @@ def _residuals(
     Precisions are 0 in rows that tell nothing of it.
     """
     link, at = cells.links[number], conditional.moments(cells.table)
-    found = regressed(link, conditional, at, cells.table, cells.normal(number))
+    found = regressed(link, conditional, at, cells.table, cells.normal(number, -1))
     assert found is not None  # links of other kinds have no process
     values, variance = found
     current, _ = offset.at(cells.table, ())

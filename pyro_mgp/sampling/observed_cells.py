@@ -4,9 +4,10 @@ For imputation j each observed cell y is predicted as if it alone were missing i
 
     y_rep ~ p(y | f_j, x_j),      log p(y | f_j, x_j)
 
-where f_j is the function that imputation j has drawn for the cell's link. Missing cells are drawn from the
-same distribution, so that posterior predictive checks of replicates apply to the imputations. Log densities
-may be added over the cells of a column, but over columns only in a sequential chain.
+where f_j is the function that imputation j has drawn for the cell's link. What is new in the rows, such as
+effects of a new group, is drawn given these. Missing cells are drawn from the same distribution, so that
+posterior predictive checks of replicates apply to the imputations. Log densities may be added over the cells
+of a column, but over columns only in a sequential chain.
 """
 
 from __future__ import annotations
@@ -128,7 +129,8 @@ class ObservedCells:
         place = None if near is None else own_references(rows, sampler.chain, near, keys)
         start = sampler.starts(rows, imputations)
         predictive = sampler.predictive(rows, imputations, start, cells, place)
-        conditionals = [predictive(i, own, None) for i, own in enumerate(sampler.sparse(imputations))]
+        sparse = [predictive(i, own, None) for i, own in enumerate(sampler.sparse(imputations))]
+        conditionals = sampler.given_rows(sparse, [], filled, rows, imputations, sampler.chain.n_sweeps)
         noise = KeyedNoise(sampler.seed, rows.keys, imputations)
         for variable in self.variables:
             here = cells[variable.links[0]]

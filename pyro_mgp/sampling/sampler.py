@@ -139,9 +139,9 @@ class Sampler:
             *early, last = self.of_sweeps(predictive, sparse, imputations, processes)
             filled, own = start, list[Conditional]()
             for sweep, conditionals in enumerate(early):
-                own = self._given_cells(conditionals, own, filled, rows, imputations, sweep)
+                own = self.given_rows(conditionals, own, filled, rows, imputations, sweep)
                 filled, _ = chain.sweep(own, filled, rows.observed, noise(sweep), holes, rows.limits)
-            last = self._given_cells(last, own, filled, rows, imputations, len(early))
+            last = self.given_rows(last, own, filled, rows, imputations, len(early))
         shifted = [
             own.shifted(self.shifts[link.column]) if link.column in self.shifts else own
             for own, link in zip(last, chain.links, strict=True)
@@ -531,11 +531,11 @@ class Sampler:
         noise, holes = self._sweep_noise(rows, paths), self._holes(rows, paths)
         filled, own = start, list[Conditional]()
         for sweep, conditionals in enumerate(of_sweeps):
-            own = self._given_cells(conditionals, own, filled, rows, paths, sweep)
+            own = self.given_rows(conditionals, own, filled, rows, paths, sweep)
             filled, visited = self.chain.sweep(own, filled, rows.observed, noise(sweep), holes, rows.limits)
             yield own, filled, visited
 
-    def _given_cells(
+    def given_rows(
         self,
         conditionals: Conditionals,
         before: Conditionals,
@@ -558,7 +558,11 @@ class Sampler:
             link.once(rows.values, own) & once for link, own in zip(chain.links, informative, strict=True)
         ]
         noise = KeyedNoise(self.seed, rows.keys, imputations)
-        cells = CellsOfGroups(chain.links, filled, told, lambda i: noise.normal(_LATENT_OF_GROUPS, sweep, i))
+
+        def normal(i: int, block: int) -> Tensor:
+            return noise.normal(_LATENT_OF_GROUPS, sweep, i, 1 + block)
+
+        cells = CellsOfGroups(chain.links, filled, told, normal)
         own = given_cells(before or conditionals, cells, sweep)
         return given_visits(own, cells, lambda i: noise.normal(_NEW_VISITS, sweep, i))
 

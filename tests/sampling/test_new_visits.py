@@ -39,7 +39,7 @@ def test_draws_at_new_visits_have_the_posterior_of_a_gaussian_process() -> None:
     told = torch.tensor([True, True, False, True])
     table, generator = ROWS.expand(n, -1, -1), torch.Generator().manual_seed(0)
     noise = torch.randn(n, 4, generator=generator).double()
-    cells = CellsOfGroups([link], table, [told], lambda i: noise)
+    cells = CellsOfGroups([link], table, [told], lambda *_: noise)
     assert are_new_visits(own, ROWS).tolist() == [False, True, True, True]
     with torch.no_grad():
         (found,) = given_visits([conditional], cells, lambda i: noise)
@@ -67,5 +67,5 @@ def test_known_visits_leave_conditionals_as_they_are() -> None:
     link = Link(matern32(1), torch.zeros(1, 1).double(), 3, [2], Gaussian(0.5))
     conditional = WithOffsets.of(link(torch.zeros(2, 1).double()), own.offset(0, drawn))
     table = ROWS[:1].expand(2, -1, -1)
-    cells = CellsOfGroups([link], table, [torch.tensor([True])], lambda i: torch.zeros(2, 1).double())
-    assert given_visits([conditional], cells, lambda i: torch.zeros(2, 1).double()) == [conditional]
+    cells = CellsOfGroups([link], table, [torch.tensor([True])], lambda *_: torch.zeros(2, 1).double())
+    assert given_visits([conditional], cells, lambda *_: torch.zeros(2, 1).double()) == [conditional]
