@@ -128,26 +128,17 @@ class Sampler:
         """Return rows with missing cells drawn, `[S, n, D]`; all or none are in the training table."""
         if place[0] >= 0 and not self.shifts:
             return self._kept(rows, place, imputations, redrawn=True)
-        chain, noise = self.chain, self._sweep_noise(rows, imputations)
-        holes, start = self._holes(rows, imputations), self.starts(rows, imputations)
+        start = self.starts(rows, imputations)
         predictive = self.predictive(rows, imputations, start)
         processes, sparse = self._processes(imputations), self.sparse(imputations)
         if place[0] >= 0:
-            filled = self._kept(rows, place, imputations)
             last: Conditionals = [*map(predictive, count(), sparse, processes)]
+            filled = self._kept(rows, place, imputations)
+            sweeps = self._sweeps([last], filled, rows, imputations)
         else:
-            *early, last = self.of_sweeps(predictive, sparse, imputations, processes)
-            filled, own = start, list[Conditional]()
-            for sweep, conditionals in enumerate(early):
-                own = self.given_rows(conditionals, own, filled, rows, imputations, sweep)
-                filled, _ = chain.sweep(own, filled, rows.observed, noise(sweep), holes, rows.limits)
-            last = self.given_rows(last, own, filled, rows, imputations, len(early))
-        shifted = [
-            own.shifted(self.shifts[link.column]) if link.column in self.shifts else own
-            for own, link in zip(last, chain.links, strict=True)
-        ]
-        last_noise = noise(chain.n_sweeps - 1)
-        filled, _ = chain.sweep(shifted, filled, rows.observed, last_noise, holes, rows.limits)
+            of_sweeps = self.of_sweeps(predictive, sparse, imputations, processes)
+            sweeps = self._sweeps(of_sweeps, start, rows, imputations)
+        *_, (last, filled, _) = sweeps
         return self._revisited(last, filled, rows, imputations) if self.shifts else filled
 
     def _revisited(
@@ -528,12 +519,28 @@ class Sampler:
         numbers = [j % _STARTS_OF_MEANS for j in paths]
         start = self.starts(rows, numbers)
         of_sweeps = self.of_sweeps(self.predictive(rows, numbers, start), sparse, paths)
-        noise, holes = self._sweep_noise(rows, paths), self._holes(rows, paths)
-        filled, own = start, list[Conditional]()
-        for sweep, conditionals in enumerate(of_sweeps):
+        yield from self._sweeps(of_sweeps, start, rows, paths)
+
+    def _sweeps(
+        self, of_sweeps: Sequence[Conditionals], filled: Tensor, rows: EncodedTable, paths: Sequence[int]
+    ) -> Iterator[tuple[Conditionals, Tensor, list[Moments]]]:
+        """Yield conditionals, fill and moments of the last sweeps of rows from a fill, `[S, n, D]`.
+
+        The very last one is with shifts.
+        """
+        noise, holes, own = self._sweep_noise(rows, paths), self._holes(rows, paths), list[Conditional]()
+        for sweep, conditionals in enumerate(of_sweeps, self.chain.n_sweeps - len(of_sweeps)):
             own = self.given_rows(conditionals, own, filled, rows, paths, sweep)
-            filled, visited = self.chain.sweep(own, filled, rows.observed, noise(sweep), holes, rows.limits)
+            used = self._shifted(own) if sweep == self.chain.n_sweeps - 1 else own
+            filled, visited = self.chain.sweep(used, filled, rows.observed, noise(sweep), holes, rows.limits)
             yield own, filled, visited
+
+    def _shifted(self, conditionals: Conditionals) -> list[Conditional]:
+        """Return conditionals with the shifts of their functions."""
+        return [
+            own.shifted(self.shifts[link.column]) if link.column in self.shifts else own
+            for own, link in zip(conditionals, self.chain.links, strict=True)
+        ]
 
     def given_rows(
         self,
