@@ -17,7 +17,7 @@ from pyro_mgp import MGPImputer
 from pyro_mgp.inference.closed_form_rows import site_parameters
 from pyro_mgp.model.conditional import Moments
 from pyro_mgp.model.kernels import linear_matern32
-from pyro_mgp.model.likelihoods import Ordinal
+from pyro_mgp.model.likelihoods import Ordinal, Truncated
 from pyro_mgp.model.link import Link
 from pyro_mgp.model.local_parameters import local_parameters
 from pyro_mgp.sampling import neighbours, refinement
@@ -25,8 +25,6 @@ from pyro_mgp.sampling.discrete_support import DiscreteSupport
 from pyro_mgp.sampling.local_gp import MAX_INPUTS, LocalGPParams, LocalLink
 from pyro_mgp.sampling.local_gp_metric import LeaveOneOut, crps
 from pyro_mgp.sampling.refinement import (
-    _N_SCORED,
-    _N_WORST,
     _candidates,
     _Fit,
     _scores,
@@ -134,6 +132,15 @@ def test_the_inflation_is_the_ratio_of_spreads(contaminated: bool) -> None:
     assert found["contaminated"] == contaminated
 
 
+def test_cells_near_a_bound_are_spread_as_they_are_drawn() -> None:
+    bounded, mean = Truncated(0.0), torch.full((4, 3000), 0.7).double()
+    values = bounded.draw(mean[0], torch.ones(3000).double(), torch.rand(3000).double())
+    given = mean, torch.ones_like(mean), values
+    assert _spread(*given, bounded)["inflation"] == pytest.approx(1.0, abs=0.11)
+    # A normal distribution beyond the bound would be too wide.
+    assert _spread(*given)["inflation"] < 0.9
+
+
 def test_nothing_changes_without_cells() -> None:
     nothing = torch.zeros(8, 0).double()
     assert _spread(nothing, nothing, nothing[0]) == {}
@@ -207,18 +214,17 @@ def test_leave_one_out_residuals_equal_those_of_refitted_links() -> None:
             torch.testing.assert_close(left[i], y[i] - basis[:, i] @ loc, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("n_observed", [40, 700, 5000])
-def test_scoring_cells_are_weighted_and_include_the_worst(n_observed: int) -> None:
-    fit = small_fit(wave(80))
-    residuals = torch.randn(n_observed).to(fit.point)
-    rows = torch.randn(n_observed, 2).to(fit.point)
-    local = LocalLink.of(torch.tensor([0]), rows, residuals, 7, LocalGPParams((0.4,), 0.3, 3.0, 0.2))
-    numbers, weights = fit._scoring_cells(local)
-    assert float(weights.sum()) == pytest.approx(n_observed)
-    assert len(numbers) == len(numbers.unique()) == len(weights) == min(n_observed, _N_SCORED + _N_WORST)
-    worst = residuals.abs().topk(min(n_observed, _N_WORST)).indices
-    assert set(worst.tolist()) <= set(numbers.tolist())
-    assert (weights[torch.isin(numbers, worst)] == 1).all()
+def test_query_rows_hold_levels_of_booleans() -> None:
+    g = np.random.default_rng(0)
+    frame = pd.DataFrame({"x": g.uniform(-2, 2, 300), "z": g.normal(size=300)})
+    frame["flag"] = pd.array(np.sin(5 * frame["x"]) > 0, dtype="boolean")
+    fit = small_fit(frame.mask(g.random(frame.shape) < 0.2).dropna(how="all"))
+    (link,) = (link for link in fit.chain.links if isinstance(link.likelihood, Ordinal))
+    with torch.no_grad(), local_parameters():
+        assert fit.find_neighbours() is not None
+    cells = fit.drawn[~fit.rows.observed[:, link.column], link.column]
+    assert len(cells) > 30
+    assert torch.isin(cells, link.likelihood.values).all()
 
 
 @pytest.mark.parametrize(("small", "expected"), [(400, 1), (399, 4)])
