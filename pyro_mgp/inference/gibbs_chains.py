@@ -22,7 +22,7 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from threading import Lock
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -69,6 +69,19 @@ Fresh = Callable[..., Tensor]
 def burn_in(n_sweeps: int) -> int:
     """Return the number of sweeps to discard as burn-in, which still depend on the initial fill."""
     return n_sweeps // 3
+
+
+class _Schedule(NamedTuple):
+    """Numbers of the iterations up to a draw; those of burn-in of a joint density are negative."""
+
+    sweeps: range
+    """All of them."""
+    learning: range
+    """Those that draw functions and noises given the completed table."""
+    recorded: range
+    """Those whose cells show how chains mix."""
+    counted: range
+    """Those whose functions serve for averages."""
 
 
 class GibbsChains:
@@ -182,21 +195,18 @@ class GibbsChains:
 
     def _draw(self) -> None:
         """Run the chains up to their next draw; an error or an interruption leaves them as they were."""
-        n_sweeps, anew = self.chain.n_sweeps, not (self.continues and self.kept)
-        state, record = (self._start(), Record(self.record.places)) if anew else (self.state, self.record)
-        first = (1 - self.burn_in) * n_sweeps if self.continues and anew else 0
-        recorded = 0 if self.continues else burn_in(n_sweeps)
-        counted = 0 if self.continues else n_sweeps - 1
-        learns = first + 1 if self.continues and anew else counted
+        state, record, schedule = self.state, self.record, self._schedule()
+        if not (self.continues and self.kept):
+            state, record = self._start(), Record(self.record.places)
         passed, known = list[Drawn](), list[Conditional]()
-        if self.keeps_conditionals and not self.continues and counted > 0:
+        if self.keeps_conditionals and not self.continues and self.chain.n_sweeps > 1:
             known = [self._predictive(state, i) for i in range(len(self.holes))]
-        for sweep in range(first, n_sweeps):
-            is_learning = sweep >= learns
+        for sweep in schedule.sweeps:
+            is_learning = sweep in schedule.learning
             before, state = self._iterate(state, sweep, is_learning, [] if is_learning else known)
-            if sweep >= recorded:
+            if sweep in schedule.recorded:
                 record = record.with_iteration(state.filled)
-            if sweep >= counted:
+            if sweep in schedule.counted:
                 none = before.new_zeros(self.n_chains, 0)
                 passed.append(Drawn(state.links, none, none, [*state.effects], state.process))
         self._check_draw(state)
@@ -204,6 +214,17 @@ class GibbsChains:
         drawn = replace(passed[-1], cells=before[:, missing], redrawn=state.filled[:, missing])
         self.state, self.kept, self.passed = state, [*self.kept, drawn], [*self.passed, *passed]
         self.record = record if self.continues or not self.record.trace else self.record.beside(record)
+
+    def _schedule(self) -> _Schedule:
+        """Return the iterations up to the next draw."""
+        n, last = self.chain.n_sweeps, range(self.chain.n_sweeps - 1, self.chain.n_sweeps)
+        if not self.continues:
+            return _Schedule(range(n), last, range(burn_in(n), n), last)
+        if self.kept:
+            return _Schedule(range(n), range(n), range(n), range(n))
+        first = (1 - self.burn_in) * n
+        # Cells of the first iteration are drawn by functions from q(u).
+        return _Schedule(range(first, n), range(first + 1, n), range(n), range(n))
 
     def _check_draw(self, state: State) -> None:
         """Raise a FloatingPointError if cells or functions have diverged, which a GPU says once per draw."""
