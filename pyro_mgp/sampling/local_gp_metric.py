@@ -46,8 +46,8 @@ _ENTRIES_AT_ONCE = 2**20
 # With half the rate lengthscales do not move far enough: CRPS was larger by 1.0 ± .5 % in 72 cells of 24
 # public tables, and by 5 % in one of them (airfoil, nine cells).
 _LEARNING_RATE, _LAST_RATE, _MEMORY = 0.3, 0.1, (0.8, 0.95)
-FREEDOM, AMPLITUDE = 1.0, 0.3
-"""Prior of the local scale: ν, and a₀ as a share of the typical squared error."""
+# Prior of the local scale used here: ν, and a₀ as a share of the typical squared error.
+_FREEDOM, _AMPLITUDE = 1.0, 0.3
 _MIN_NUGGET, _TINY = 1e-3, 1e-16
 # Least variance of a level, about that of one of which one cell in ten thousand has another.
 _LEAST_VARIANCE = 1e-4
@@ -196,7 +196,7 @@ class Batch:
         targets = torch.stack([own.residuals for own in cells])
         typical = targets.square().median(1).values / MEDIAN_OF_SQUARE
         variance = torch.stack([own.variance for own in cells])
-        prior = FREEDOM * AMPLITUDE * typical
+        prior = _FREEDOM * _AMPLITUDE * typical
         return cls(torch.stack(inputs), torch.stack(residuals), targets, variance, prior)
 
     def score(self, parameters: Tensor) -> tuple[Tensor, Tensor]:
@@ -210,7 +210,7 @@ class Batch:
         whitened = root @ torch.stack([cross, self.residuals], dim=-1)
         w, alpha = (root.mT @ whitened).unbind(-1)
         mean, v = (w * self.residuals).sum(-1), 1 + nugget - whitened[..., 0].square().sum(-1)
-        freedom = FREEDOM + n_neighbours
+        freedom = _FREEDOM + n_neighbours
         a = (self.prior[:, None] + whitened[..., 1].square().sum(-1)) / freedom
         a = a.clamp_(min=MIN_SCALE)
         score, d_mean, d_variance = crps(self.targets, mean, a * v + self.variance)

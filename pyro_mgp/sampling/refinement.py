@@ -3,7 +3,7 @@
 First the fill is learnt from which sweeps start (see `sequential_fill`). The missing cells of the training
 rows are filled twice: with means of its draws, where the rows serve as neighbours, and with a draw, where
 the rows are queried. Each link learns ℓ and η in two rounds, the second on cells that the local GPs of the
-first have filled, and then whether innovations are bounded, as best predicts a random sample of its
+first have filled, and then selects the ν, a₀ and bound on innovations, that best predict a sample of its
 observed cells. Each of these cells is excluded from its own neighbourhood and from the sparse GP: with
 leverage h = φᵀSφ/s², its leave-one-out residual is e/(1 - h). Residuals of neighbours are still those of the
 sparse GP that has seen the cell, which understates what the local GP adds, by 1 to 4 % of the CRPS in three
@@ -49,7 +49,7 @@ from pyro_mgp.sampling.local_gp import (
     Neighbourhood,
     ParamsPerLink,
 )
-from pyro_mgp.sampling.local_gp_metric import AMPLITUDE, FREEDOM, LeaveOneOut, crps, learn_metrics
+from pyro_mgp.sampling.local_gp_metric import LeaveOneOut, crps, learn_metrics
 from pyro_mgp.sampling.neighbours import (
     Conditionals,
     Neighbours,
@@ -77,10 +77,10 @@ _FIRST_SHARPNESS, _LONGEST_FIRST, _FIRST_NUGGET = 4.0, 3.0, 0.3
 _DRAWS = 5
 # Metrics of a link in tables of more than so many rows; smaller tables get one, to save time.
 _METRICS, _SMALL = 4, 2000
-# Candidates for the bound on innovations.
-_CUTS = (None, 4.0)
-# Most random cells by which candidates are scored.
-_N_SCORED = 1000
+# Candidates for the bound on innovations, ν, and a₀ as a share of the typical squared error.
+_CUTS, _FREEDOMS, _AMPLITUDES = (None, 4.0), (1.0, 10.0), (0.1, 0.3, 1.0)
+# Random cells by which candidates are scored, and those that the sparse GP predicts worst.
+_N_SCORED, _N_WORST = 900, 100
 # Values stored at a time for the neighbourhoods of these cells: 16 MB.
 _KEPT_AT_ONCE = 2**21
 # Most cells to which a discrete support is fitted.
@@ -302,7 +302,7 @@ class _Fit:
         own = lengthscales(link.kernel, len(link.inputs)) / _FIRST_SHARPNESS
         noise = float(self.marginals[i].noise)
         own = own.clamp(max=_LONGEST_FIRST)
-        return [LocalGPParams(tuple(own.tolist()), _FIRST_NUGGET, FREEDOM, scale=noise)]
+        return [LocalGPParams(tuple(own.tolist()), _FIRST_NUGGET, freedom=1.0, scale=noise)]
 
     def learn_metrics(
         self, links: Sequence[Sequence[LocalLink]], initial: ParamsPerLink, n_metrics: int
@@ -332,29 +332,39 @@ class _Fit:
         if not metrics:
             return []
         local = metrics[0]
-        picked = torch.randperm(len(local.references), generator=self.generator)[:_N_SCORED]
+        numbers, weights = self._scoring_cells(local)
         candidates: list[LocalGPParams] = []
         gains, alone = [], []
         per_cell = local.n_neighbours * (local.n_neighbours + len(local.columns))
-        for references in local.references[picked.to(local.references.device)].split(
-            max(1, _KEPT_AT_ONCE // per_cell)
-        ):
+        for references in local.references[numbers].split(max(1, _KEPT_AT_ONCE // per_cell)):
             cells = leave_one_out(references)
             neighbourhood = cells.neighbourhood(local)
             candidates = candidates or _candidates(local, cells, neighbourhood)
             alone.append(crps(cells.residuals, torch.zeros_like(cells.alone), cells.alone)[0])
             gains.append(alone[-1] - _scores(local, candidates, cells, neighbourhood))
         gain = torch.cat(gains, dim=1)
-        clear = gain.mean(1) > _CLEARLY * gain.std(1) / math.sqrt(gain.shape[1])
+        # The standard error is that of ordinary cells: a rare one may outweigh all others.
+        ordinary = gain[:, weights > 1] if (weights > 1).any() else gain
+        clear = ordinary.mean(1) > _CLEARLY * ordinary.std(1) / math.sqrt(ordinary.shape[1])
         if not clear.any():
             return []
-        mean, best = gain.mean(1).where(clear, -math.inf).max(0)
-        chosen = replace(candidates[int(best)], gain=max(float(mean / torch.cat(alone).mean()), 0.0))
+        total, best = (gain @ weights).where(clear, -math.inf).max(0)
+        chosen = candidates[int(best)]
+        chosen = replace(chosen, gain=max(float(total / (torch.cat(alone) @ weights)), 0.0))
         metric_of = [(own.params.lengthscales, own.params.nugget) for own in metrics]
         return [
             replace(own, params=replace(chosen, lengthscales=lengths, nugget=nugget))
             for own, (lengths, nugget) in zip(metrics, metric_of, strict=True)
         ]
+
+    def _scoring_cells(self, local: LocalLink) -> tuple[Tensor, Tensor]:
+        """Select references of a link by which to score candidates, with sampling weights."""
+        # All worst predicted cells are included: few others show what suits rare values and outliers.
+        order = local.residuals.abs().argsort(descending=True)
+        worst, others = order[:_N_WORST], order[_N_WORST:]
+        picked = torch.randperm(len(others), generator=self.generator)[:_N_SCORED].to(order.device)
+        weights = [len(others) / max(len(picked), 1) * torch.ones(len(picked)), torch.ones(len(worst))]
+        return torch.cat([others[picked], worst]), torch.cat(weights).to(local.residuals)
 
     def hold_out(self, n_rows: int) -> Tensor:
         """Draw the cells to hold out if observed, Bool `[n, D]`; columns of a compound together."""
@@ -489,8 +499,10 @@ def _candidates(local: LocalLink, cells: LeaveOneOut, neighbourhood: Neighbourho
     """Return candidate hyperparameters with given ℓ and η, and scales typical of the prediction errors."""
     error = cells.residuals - local.condition(neighbourhood).moments(cells.rows[None]).mean[0]
     typical = float(error.square().median()) / MEDIAN_OF_SQUARE / (1 + local.params.nugget)
-    scale = max(AMPLITUDE * typical, MIN_SCALE)
-    return [replace(local.params, cut=cut, freedom=FREEDOM, scale=scale) for cut in _CUTS]
+    return [
+        replace(local.params, cut=cut, freedom=freedom, scale=max(amplitude * typical, MIN_SCALE))
+        for cut, freedom, amplitude in itertools.product(_CUTS, _FREEDOMS, _AMPLITUDES)
+    ]
 
 
 def _scores(

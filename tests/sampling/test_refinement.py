@@ -25,6 +25,8 @@ from pyro_mgp.sampling.discrete_support import DiscreteSupport
 from pyro_mgp.sampling.local_gp import MAX_INPUTS, LocalGPParams, LocalLink
 from pyro_mgp.sampling.local_gp_metric import LeaveOneOut, crps
 from pyro_mgp.sampling.refinement import (
+    _N_SCORED,
+    _N_WORST,
     _candidates,
     _Fit,
     _scores,
@@ -212,6 +214,20 @@ def test_leave_one_out_residuals_equal_those_of_refitted_links() -> None:
         for i in range(0, 80, 13):
             loc, _ = posterior(torch.tensor([j for j in range(80) if j != i], device=rows.device))
             torch.testing.assert_close(left[i], y[i] - basis[:, i] @ loc, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("n_observed", [40, 700, 5000])
+def test_scoring_cells_are_weighted_and_include_the_worst(n_observed: int) -> None:
+    fit = small_fit(wave(80))
+    residuals = torch.randn(n_observed).to(fit.point)
+    rows = torch.randn(n_observed, 2).to(fit.point)
+    local = LocalLink.of(torch.tensor([0]), rows, residuals, 7, LocalGPParams((0.4,), 0.3, 3.0, 0.2))
+    numbers, weights = fit._scoring_cells(local)
+    assert float(weights.sum()) == pytest.approx(n_observed)
+    assert len(numbers) == len(numbers.unique()) == len(weights) == min(n_observed, _N_SCORED + _N_WORST)
+    worst = residuals.abs().topk(min(n_observed, _N_WORST)).indices
+    assert set(worst.tolist()) <= set(numbers.tolist())
+    assert (weights[torch.isin(numbers, worst)] == 1).all()
 
 
 def test_query_rows_hold_levels_of_booleans() -> None:
