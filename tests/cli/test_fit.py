@@ -43,9 +43,9 @@ def test_the_help_knows_the_default_of_the_constructor(
     with pytest.raises(SystemExit):
         cli.main([command, "--help"])
     printed = " ".join(capsys.readouterr().out.split())
-    near, elsewhere = settings.STEPS_WITH_NEIGHBOURS, settings.STEPS
+    near, other, elsewhere = settings.STEPS_WITH_NEIGHBOURS, settings.STEPS_OF_OTHER_KINDS, settings.STEPS
     assert f"most training steps (default: {near} where" in printed
-    assert f"is added, {elsewhere} elsewhere)" in printed
+    assert f"is added, {other} in a joint density" in printed and f", {elsewhere} elsewhere)" in printed
 
 
 @pytest.mark.parametrize("where", ["imputer.MGPImputer.save", "storage.atomic.move_into_place"])
