@@ -65,7 +65,11 @@ class SequentialChain(Chain):
                 reach[i] = torch.maximum(reach[i], reach[later])
         device = links[0].Xu.device if links else None
         always = torch.tensor([link.once_per is not None for link in links], dtype=torch.bool)
-        for own, value in (("_reach", reach), ("_always", always), ("_columns", torch.tensor(columns))):
+        for own, value in (
+            ("_reach", reach),
+            ("_always", always),
+            ("_columns", torch.tensor(columns, dtype=torch.long)),
+        ):
             self.register_buffer(own, value.to(device), persistent=False)
         for i, name in enumerate(names):
             if set(columns[i:]) & set(inputs[i]):
