@@ -295,7 +295,8 @@ class _Parts:
                 expected["training.errors"] = (n_links, n_rows)
         n_drawn = shapes.get("lengthscales.0", (0,))[0]
         if n_drawn:
-            check(self.sequential, "lengthscales were drawn, but the chain is not sequential")
+            has_links = self.sequential and n_links > 0
+            check(has_links, "lengthscales were drawn, but the chain has no links, or is not sequential")
             check(n_drawn == n_chains(self.n_rows), f"{n_drawn} lengthscales, expected one per chain")
             for i, link in enumerate(small.links):
                 expected[f"lengthscales.{i}"] = (n_drawn, len(trend_of(link.kernel)[1].active_dims))
