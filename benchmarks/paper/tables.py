@@ -10,9 +10,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import sys
-from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Sequence
 
 from benchmarks import command
 from benchmarks.paper import data
@@ -20,7 +18,7 @@ from benchmarks.paper.cell import Place, in_own_process
 from benchmarks.paper.methods.registry import METHODS
 from benchmarks.paper.profiles import PROFILES
 from benchmarks.paper.results import LAYOUT, Run
-from benchmarks.runs.queue import add_options, report_progress, run_all
+from benchmarks.runs.queue import add_options, do_all
 
 RATES = (10, 20, 30, 40)
 """Percentages of missing cells, as in the paper."""
@@ -62,32 +60,6 @@ def plan(
     return [Run(profile, dataset, rate, split, method) for split, method, dataset, rate in runs]
 
 
-def run(runs: Iterable[Run], out: Path, place: Place, **options: Any) -> int:
-    """Do the runs that are not done yet, and sort the results.
-
-    Args:
-        runs: Runs to do.
-        out: CSV file of the results.
-        place: Data folder, device and threads of the runs.
-        options: Options of `runs.queue.run_all`, such as the number of simultaneous runs.
-
-    Returns:
-        Number of failed runs, including those that failed before.
-
-    Raises:
-        ValueError: If `out` is not a file of results.
-        OSError: If a table is missing and cannot be fetched.
-    """
-    return run_all(
-        runs,
-        out,
-        LAYOUT,
-        lambda each: in_own_process(each, place),
-        lambda remaining: data.fetch_all((each.dataset for each in remaining), place.data_dir),
-        **options,
-    )
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Do the runs that the results file lacks; return the exit status."""
     parser = command.new_parser("paper.tables", __doc__)
@@ -123,10 +95,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _run(args: argparse.Namespace) -> None:
     runs = plan(args.profile, args.datasets, args.rates, args.splits, args.methods)
     place = Place(args.data_dir, args.device, args.threads)
-    report_progress(
-        lambda log: run(runs, Path(args.out), place, jobs=args.jobs, retry_failed=args.retry_failed, log=log),
+    do_all(
+        args,
         runs,
-        args.out,
+        LAYOUT,
+        lambda each: in_own_process(each, place),
+        lambda remaining: data.fetch_all((each.dataset for each in remaining), args.data_dir),
     )
 
 

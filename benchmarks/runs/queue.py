@@ -20,56 +20,50 @@ from pyro_mgp.cli.messages import count
 RunT = TypeVar("RunT")
 
 
-def run_all(
-    runs: Iterable[RunT],
-    out: Path,
+def do_all(
+    args: argparse.Namespace,
+    runs: Sequence[RunT],
     layout: Layout[RunT],
     do: Callable[[RunT], Row],
-    prepare: Callable[[Sequence[RunT]], None],
-    *,
-    jobs: int = 1,
-    retry_failed: bool = False,
-    progress: bool = True,
-    log: Callable[[str], None] = lambda _: None,
-) -> int:
-    """Do the runs that are not done yet, and sort the results.
+    prepare: Callable[[Sequence[RunT]], None] = lambda _: None,
+) -> None:
+    """Do the runs that the file of results lacks, sort it, and say how many it has and how many failed.
+
+    Progress is shown on terminals only.
 
     Args:
+        args: Values of the options of `add_options`.
         runs: Runs to do.
-        out: CSV file of the results.
-        layout: Columns of that file, among them `method`, the part of the results that a run belongs to.
+        layout: Columns of the file, among them `method`, the part of the results that a run belongs to.
         do: Function that does a run and returns its row, from any thread.
         prepare: Function that is called with the remaining runs before the first, to report errors at once.
-        jobs: Number of simultaneous runs.
-        retry_failed: Whether to repeat runs that failed before.
-        progress: Whether to show a progress bar with the remaining time, on terminals only.
-        log: Function that gets a line about each run that fails.
-
-    Returns:
-        Number of failed runs, including those that failed before.
 
     Raises:
-        ValueError: If `out` is not a file of results.
+        ValueError: If the file holds other results.
     """
-    runs = list(dict.fromkeys(runs))
-    results = Results(out, layout)
-    if retry_failed:
-        results.sort(keep_failed=False)
-    done = results.done()
-    remaining = [each for each in runs if each not in done]
-    prepare(remaining)
-    with tqdm(
-        total=len(runs), initial=len(runs) - len(remaining), unit="run", disable=None if progress else True
-    ) as bar:
-        for each, row in _in_any_order(remaining, do, jobs):
-            results.append(each, row)
-            provenance.add(out, [str(vars(each)["method"])])
-            bar.set_postfix_str(str(each), refresh=False)
-            bar.update()
-            if row.get("error"):
-                log(f"{each} failed: {row['error']}")
-    results.sort()
-    return len(set(runs) - results.done(count_failed=False))
+    out, wanted = Path(args.out), dict.fromkeys(runs)
+    try:
+        results = Results(out, layout)
+        if args.retry_failed:
+            results.sort(keep_failed=False)
+        done = results.done()
+        remaining = [each for each in wanted if each not in done]
+        prepare(remaining)
+        with tqdm(total=len(wanted), initial=len(wanted) - len(remaining), unit="run", disable=None) as bar:
+            for each, row in _in_any_order(remaining, do, args.jobs):
+                results.append(each, row)
+                provenance.add(out, [str(vars(each)["method"])])
+                bar.set_postfix_str(str(each), refresh=False)
+                bar.update()
+                if row.get("error"):
+                    command.say(f"{each} failed: {row['error']}", sys.stderr)
+        results.sort()
+    except KeyboardInterrupt as stop:
+        stop.add_note(f"the same command continues from the results in {args.out}")
+        raise
+    failed = len(wanted.keys() - results.done(count_failed=False))
+    ended = f"{count(len(wanted) - failed, 'run')} in {args.out}"
+    command.say(ended if not failed else f"{ended}, and {failed} that failed: --retry-failed repeats them")
 
 
 def _in_any_order(runs: Sequence[RunT], do: Callable[[RunT], Row], jobs: int) -> Iterable[tuple[RunT, Row]]:
@@ -101,20 +95,3 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     option("-o", "--out", metavar="FILE", default="results.csv", help="CSV file (default: results.csv)")
     option("--jobs", metavar="N", type=command.at_least(1), default=1, help="simultaneous runs (default: 1)")
     option("--retry-failed", action="store_true", help="repeat runs that failed before")
-
-
-def report_progress(do_all: Callable[[Callable[[str], None]], int], runs: Sequence[object], out: str) -> None:
-    """Do runs and say how many there are in the file of results, and how many failed.
-
-    Args:
-        do_all: Function that does the runs, gets a log function, and returns the number of failed runs.
-        runs: The runs.
-        out: CSV file of the results.
-    """
-    try:
-        failed = do_all(lambda line: command.say(line, sys.stderr))
-    except KeyboardInterrupt as stop:
-        stop.add_note(f"the same command continues from the results in {out}")
-        raise
-    ended = f"{count(len(runs) - failed, 'run')} in {out}"
-    command.say(ended if not failed else f"{ended}, and {failed} that failed: --retry-failed repeats them")

@@ -11,12 +11,11 @@ import argparse
 import itertools
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 from benchmarks import command
 from benchmarks.paper import data
-from benchmarks.runs.queue import add_options, report_progress, run_all
+from benchmarks.runs.queue import add_options, do_all
 from benchmarks.tables.cell import in_own_process
 from benchmarks.tables.methods.registry import METHODS
 from benchmarks.tables.methods.rivals import PYTHON
@@ -61,35 +60,6 @@ def plan(
     return [Run(rows, dataset, pattern, seed, method) for seed, method, dataset, pattern in runs]
 
 
-def run(
-    runs: Iterable[Run],
-    out: Path,
-    data_dir: str | None = None,
-    *,
-    jobs: int = 1,
-    retry_failed: bool = False,
-    log: Callable[[str], None] = lambda _: None,
-) -> int:
-    """Do the runs that are not done yet, see `run_all`; return the number of failed runs."""
-
-    def prepare(remaining: Sequence[Run]) -> None:
-        for method in dict.fromkeys(each.method for each in remaining):
-            if check := METHODS[method].check:
-                check()
-        data.fetch_all((each.dataset for each in remaining), data_dir)
-
-    return run_all(
-        runs,
-        out,
-        LAYOUT,
-        lambda each: in_own_process(each, data_dir),
-        prepare,
-        jobs=jobs,
-        retry_failed=retry_failed,
-        log=log,
-    )
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Do the runs that the results file lacks; return the exit status."""
     parser = command.new_parser("tables", __doc__)
@@ -128,13 +98,14 @@ def _run(args: argparse.Namespace) -> None:
         os.environ[PYTHON] = args.rivals_python  # runs inherit it
     rows = args.rows or PROFILES[args.profile]
     runs = plan(rows, args.tables, args.patterns, args.seeds, args.methods)
-    report_progress(
-        lambda log: run(
-            runs, Path(args.out), args.data_dir, jobs=args.jobs, retry_failed=args.retry_failed, log=log
-        ),
-        runs,
-        args.out,
-    )
+
+    def prepare(remaining: Sequence[Run]) -> None:
+        for method in dict.fromkeys(each.method for each in remaining):
+            if check := METHODS[method].check:
+                check()
+        data.fetch_all((each.dataset for each in remaining), args.data_dir)
+
+    do_all(args, runs, LAYOUT, lambda each: in_own_process(each, args.data_dir), prepare)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from benchmarks import command
 from benchmarks.coverage import r_mice
 from benchmarks.coverage.methods import METHODS
 from benchmarks.runs.process import Row
-from benchmarks.runs.queue import add_options, report_progress, run_all
+from benchmarks.runs.queue import add_options, do_all
 from benchmarks.runs.results import Results
 from benchmarks.validity.results import KEY, LAYOUT, MIXED, NUMBERS, Run
 from benchmarks.validity.run import in_own_process
@@ -108,22 +108,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     def run(given: argparse.Namespace) -> None:
         if given.jobs > 1:
             raise ValueError("runs are timed, one after the other: leave out --jobs")
-        runs, late = plan(given.methods, given.most_rows), late_in(Path(given.out))
+        runs = plan(given.methods, given.most_rows)
+        late = [] if given.retry_failed else late_in(Path(given.out))
         if any(each.method.startswith("mice_") for each in runs):
             r_mice.check()
-        report_progress(
-            lambda log: run_all(
-                runs,
-                Path(given.out),
-                LAYOUT,
-                lambda each: unless_late(each, late, given.limit),
-                lambda _: None,
-                retry_failed=given.retry_failed,
-                log=log,
-            ),
-            runs,
-            given.out,
-        )
+        do_all(given, runs, LAYOUT, lambda each: unless_late(each, late, given.limit))
 
     return command.execute(parser, argv, run)
 

@@ -76,6 +76,20 @@ def test_a_file_of_results_tells_which_runs_were_late(tmp_path: Path) -> None:
     assert command.main(["-o", str(out), "--jobs", "2"]) == 2
 
 
+def test_late_runs_are_repeated_with_a_longer_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def do(each: Run, limit: int) -> dict[str, Any]:
+        return {"seconds": 1.0} if limit > 9 else {"error": "TimeoutError: not done"}
+
+    monkeypatch.setattr(command, "in_own_process", do)
+    given = ["-o", str(tmp_path / "results.csv"), "--methods", "mgp", "--most-rows", "1000"]
+    command.main([*given, "--limit", "9"])
+    assert "0 runs in" in capsys.readouterr().out
+    command.main([*given, "--limit", "90", "--retry-failed"])
+    assert "5 runs in" in capsys.readouterr().out
+
+
 def test_the_picture_has_a_line_per_method(tmp_path: Path) -> None:
     rows = [
         (kind, n, d, method, 20, n * d / 1e4, 0.1, 600, "1.0", "")
