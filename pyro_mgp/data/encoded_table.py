@@ -48,16 +48,14 @@ class EncodedTable:
         return cls(filled, torch.as_tensor(observed), torch.as_tensor(keys.view(np.int64)), limits)
 
     def __getitem__(self, index: slice | Tensor) -> EncodedTable:
-        limits = None if self.limits is None else self.limits[index]
-        return EncodedTable(self.values[index], self.observed[index], self.keys[index], limits)
+        return EncodedTable(**{name: tensor[index] for name, tensor in self.tensors().items()})
 
     def __len__(self) -> int:
         return len(self.keys)
 
     def to(self, device: torch.device) -> EncodedTable:
         """Return the table on a device."""
-        limits = None if self.limits is None else self.limits.to(device)
-        return EncodedTable(self.values.to(device), self.observed.to(device), self.keys.to(device), limits)
+        return EncodedTable(**{name: tensor.to(device) for name, tensor in self.tensors().items()})
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors of the table by name."""

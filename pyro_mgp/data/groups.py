@@ -48,15 +48,8 @@ class WithinGroups:
         for group in groups:
             others = [label_of(label) for label in frame.columns if label != group]
             found[group] = tuple(label for label in others if _is_constant(frame[label], frame[group]))
-        within = cls(found)
-        return cls(found, within._known_in(frame))
-
-    def _known_in(self, frame: pd.DataFrame) -> dict[Label, dict[Any, Any]]:
-        """Return the cells of constant columns by group."""
-        known = {}
-        for label in {label: None for labels in self.constant.values() for label in labels}:
-            known[label] = _by_group(frame, label, self.group_of(label))
-        return known
+        within, labels = cls(found), dict.fromkeys(label for own in found.values() for label in own)
+        return cls(found, {label: _by_group(frame, label, within.group_of(label)) for label in labels})
 
     def group_of(self, label: Label) -> Label | None:
         """Return the column of groups within which a column is constant; None without one.

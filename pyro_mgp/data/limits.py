@@ -202,12 +202,10 @@ def _parsed(column: pd.Series[Any]) -> tuple[Numbers, Limits] | None:
     matches = [_NUMBER_OR_LIMIT.fullmatch(text) for text in texts]
     if not all(matches) or not any(match and match[1] for match in matches):
         return None
-    found = np.full((3, len(column)), np.nan)
+    found = np.repeat([[np.nan], [-np.inf], [np.inf]], len(column), axis=1)
     signs = {None: 0, "<": 2, "≤": 2, ">": 1, "≥": 1}
     for row, match in zip(np.flatnonzero(~holes), matches, strict=True):
         assert match is not None
         found[signs[match[1] and match[1][0]], row] = float(match[2])
     numbers, lower, upper = found
-    return numbers, Limits(
-        np.where(np.isnan(lower), -np.inf, lower), np.where(np.isnan(upper), np.inf, upper)
-    )
+    return numbers, Limits(lower, upper)

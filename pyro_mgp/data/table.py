@@ -181,28 +181,24 @@ class TableCodec:
         those of `one_part`, are semicontinuous only if their specs say so: a linear relation to them stays
         linear.
         """
-        columns, values = list(self.columns), encoded.to_numpy()
-        parts = [values[:, self.slices[column.name]] for column in columns]
+        columns = list(self.columns)
         for i, column in enumerate(self.columns):
             if not isinstance(column, NumberCodec) or column.has_limits:
                 continue
             cells, spec = (within or WithinGroups()).cells(frame, column.name), specs.get(column.name)
-            keeps = column.warp is not None and (warp or column.needs_warp)
-            refitted = fit_column(cells, keeps, discrete_support, spec, joint_density=True)
+            # The kind does not depend on transforms; that of amounts keeps them within the bound.
+            refitted = fit_column(cells, transforms, discrete_support, spec, joint_density=True)
             is_asked = spec is not None and spec.kind is not None
             is_whole = column.name in one_part or not holes_of(frame[column.name]).any()
-            if refitted.kind is Kind.SEMICONTINUOUS and is_whole and not is_asked:
-                spec = replace(spec or ColumnSpec(), kind=column.kind)
-                refitted = fit_column(cells, keeps, discrete_support, spec, joint_density=True)
-            elif refitted.kind is Kind.SEMICONTINUOUS and transforms:
-                # The transform of amounts keeps them within the bound.
-                refitted = fit_column(cells, True, discrete_support, spec, joint_density=True)
-            if keeps != (column.warp is not None) or refitted.kind != column.kind:
-                columns[i], parts[i] = refitted, refitted.encode(frame[column.name])
+            has_two_parts = refitted.kind is Kind.SEMICONTINUOUS and (is_asked or not is_whole)
+            if refitted.kind is Kind.COUNT or has_two_parts:
+                columns[i] = refitted
+            elif column.has_optional_warp and not warp:
+                columns[i] = column.untransformed(cells)
         if columns == list(self.columns):
             return self, encoded
         codec = TableCodec(tuple(columns))
-        return codec, codec._encoded(np.concatenate(parts, axis=1), frame.index, None, limits or {})
+        return codec, codec.encode_cells(frame, limits=limits)
 
     def warn_of_atoms(self, table: pd.DataFrame | ParquetTable, specs: Specs) -> None:
         """Warn of numbers of which many equal a bound, given the table of the fit.
@@ -278,29 +274,19 @@ class TableCodec:
     ) -> EncodedTable:
         """Encode a table, and limits of its missing cells by column, without checks and warnings."""
         values = np.concatenate([column.encode(frame[column.name]) for column in self.columns], axis=1)
-        return self._encoded(values, frame.index, identity, limits or {})
-
-    def _encoded(
-        self,
-        values: NDArray[np.float64],
-        index: pd.Index[Any],
-        identity: Identity | None,
-        limits: Mapping[Label, Limits],
-    ) -> EncodedTable:
-        """Return the table of standardised values `[N, D]`, with limits in the columns' own units."""
         ends = no_limits(torch.as_tensor(values)).clone()
         for column in self.columns:
-            if column.name in limits:
+            if (given := (limits or {}).get(column.name)) is not None:
                 if not isinstance(column, ContinuousCodec):
                     raise ValueError(
                         f"Column {column.name!r}: limits are for continuous columns, at fit it was "
                         f"{column.kind}. Fit again, with the limits."
                     )
-                own = column.standardised_limits(limits[column.name])
+                own = column.standardised_limits(given)
                 both = torch.as_tensor(np.stack([own.lower, own.upper], axis=1))
                 ends[:, self.slices[column.name].start] = both
-        given = ends if ends.isfinite().any() else None
-        return EncodedTable.from_numpy(values, row_keys(values, index, identity, given), given)
+        found = ends if ends.isfinite().any() else None
+        return EncodedTable.from_numpy(values, row_keys(values, frame.index, identity, found), found)
 
     def _warn_of_unseen(self, frame: pd.DataFrame, table: EncodedTable) -> None:
         """Warn of cells that are observed but not encoded: their level was not observed at fit."""

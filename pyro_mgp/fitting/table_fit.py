@@ -164,7 +164,8 @@ def _needs_joint_density(given: GivenTable, codec: TableCodec, table: EncodedTab
     parameters, why = given.parameters, _why_not_sequential(given)
     if codec.of_groups:
         _check_groups(given, codec, why)
-    if two_parts := _semicontinuous(given):
+    specs = given.rules.modelled_specs
+    if two_parts := [label for label, spec in specs.items() if spec.kind is Kind.SEMICONTINUOUS]:
         why = 'inputs="others" has none: take inputs="auto"' if parameters.inputs == "others" else why
         if why:
             raise ValueError(f"Column {two_parts[0]!r}: its two parts cannot be had, since {why}")
@@ -215,12 +216,6 @@ def _check_groups(given: GivenTable, codec: TableCodec, why: str) -> None:
         why = f"{n_of_others} effects are of smaller columns of groups: expected at most {_MOST_EFFECTS}"
     if why:
         raise ValueError(f"Column {names}: random effects of groups cannot be had, since {why}")
-
-
-def _semicontinuous(given: GivenTable) -> list[Label]:
-    """Return the labels of columns whose specs ask for two parts."""
-    specs = given.rules.modelled_specs
-    return [label for label, spec in specs.items() if spec.kind is Kind.SEMICONTINUOUS]
 
 
 def _fit_in_given_order(

@@ -12,7 +12,7 @@ from pyro_mgp.data.cells import FAMILIES, label_of, natural_kind
 from pyro_mgp.data.codecs import kinds
 from pyro_mgp.data.codecs.base import ColumnCodec, ConstantCodec, FitOptions, finite_numbers
 from pyro_mgp.data.codecs.kinds import ContinuousCodec, IntegerCodec
-from pyro_mgp.data.codecs.semicontinuous import SemicontinuousCodec, are_counts, has_common_bound
+from pyro_mgp.data.codecs.semicontinuous import SemicontinuousCodec, has_common_bound
 from pyro_mgp.data.column_spec import ColumnSpec, Kind
 from pyro_mgp.data.limits import Limits
 from pyro_mgp.storage.untrusted import build
@@ -92,7 +92,9 @@ def fit_column(
         return codec
     # A discrete support has the bound among its values, which is enough but for counts with too many zeros.
     numbers = finite_numbers(column.dropna())
-    has_two_parts = (codec.support is None or are_counts(numbers)) and has_common_bound(numbers, spec)
+    has_two_parts = (codec.support is None or kinds.start_at_zero(numbers)) and has_common_bound(
+        numbers, spec
+    )
     return SemicontinuousCodec.fit(column, family, options) if has_two_parts else codec
 
 

@@ -61,17 +61,13 @@ _STEPS = (86_400.0, 3_600.0, 60.0, 1.0)
 
 
 @dataclass(frozen=True)
-class NumberCodec(ColumnCodec):
-    """Base of the codecs of numbers that may be transformed, have bounds and a discrete support."""
+class BoundedCodec(ColumnCodec):
+    """Base of the codecs of numbers that may have bounds."""
 
-    warp: Warp | None = None
     lower: float | None = None
     """Smallest possible number in the column's own units, None for no bound."""
     upper: float | None = None
     """Largest possible number, None for no bound."""
-    has_limits: bool = False
-    """Whether missing cells may have limits, beyond which no cell was observed."""
-    support: tuple[float, ...] | None = None
 
     @classmethod
     def _given(cls, column: pd.Series[Any], spec: ColumnSpec) -> dict[str, Any]:
@@ -81,6 +77,21 @@ class NumberCodec(ColumnCodec):
         lower, upper = self.limits
         yield raw < lower, f"numbers of at least {lower:g}"
         yield raw > upper, f"numbers of at most {upper:g}"
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """Lower and upper bound of cells in their own units, infinite where there is none."""
+        return -math.inf if self.lower is None else self.lower, math.inf if self.upper is None else self.upper
+
+
+@dataclass(frozen=True)
+class NumberCodec(BoundedCodec):
+    """Base of the codecs of numbers that may be transformed, and have bounds and a discrete support."""
+
+    warp: Warp | None = None
+    has_limits: bool = False
+    """Whether missing cells may have limits, beyond which no cell was observed."""
+    support: tuple[float, ...] | None = None
 
     def _learn(self, observed: Numbers, options: FitOptions) -> ColumnCodec:
         if options.limits is not None:
@@ -114,11 +125,6 @@ class NumberCodec(ColumnCodec):
             )
         ends = limits if self.warp is None else self.warp.of_limits(limits)
         return Limits(*((each - self.mean[0]) / self.scale[0] for each in (ends.lower, ends.upper)))
-
-    @property
-    def limits(self) -> tuple[float, float]:
-        """Lower and upper bound of cells in their own units, infinite where there is none."""
-        return -math.inf if self.lower is None else self.lower, math.inf if self.upper is None else self.upper
 
     @property
     def needs_warp(self) -> bool:
@@ -256,8 +262,8 @@ class CountCodec(ColumnCodec):
         """Codec of numbers with the same transform; this one if the dtype is not of floating point."""
         if not is_floating(self.dtype):
             return self
-        moments = self.mean, self.scale, self.own_scale, self.low, self.high
-        return ContinuousCodec(self.name, self.family, self.dtype, *moments, self.warp, *self.drawn_range)
+        lower, upper = self.drawn_range
+        return dataclasses.replace(as_continuous(self), lower=lower, upper=upper, warp=self.warp)
 
     def _cells(self, transformed: Numbers, to_support: bool) -> NDArray[Any]:
         counts = np.rint(self.warp.backward(transformed[..., 0]))
@@ -543,9 +549,14 @@ def _support(observed: Numbers, most: int) -> tuple[float, ...] | None:
     return None if len(values) > most or repeated < _MOSTLY * len(observed) else tuple(values.tolist())
 
 
+def start_at_zero(observed: Numbers) -> bool:
+    """Return whether numbers are whole, and zero is the smallest."""
+    return observed.min() == 0 and not bool((observed % 1).any())
+
+
 def _are_counts(observed: Numbers) -> bool:
     """Return whether numbers are whole, start at 0 and are nearly negative binomial."""
-    if observed.min() != 0 or observed.max() < _LEAST_REACH or (observed % 1).any():
+    if not start_at_zero(observed) or observed.max() < _LEAST_REACH:
         return False
     values, counts = np.unique(observed, return_counts=True)
     mean, share = observed.mean(), counts / len(observed)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +18,14 @@ from numpy.typing import NDArray
 from pyro_mgp._support.messages import listing
 from pyro_mgp.data.cells import is_floating
 from pyro_mgp.data.codecs.base import ColumnCodec, FitOptions
-from pyro_mgp.data.codecs.kinds import BooleanCodec, ContinuousCodec, IntegerCodec, NumberCodec
+from pyro_mgp.data.codecs.kinds import (
+    BooleanCodec,
+    BoundedCodec,
+    ContinuousCodec,
+    IntegerCodec,
+    NumberCodec,
+    start_at_zero,
+)
 from pyro_mgp.data.column_spec import ColumnSpec, Kind
 from pyro_mgp.data.limits import Numbers
 
@@ -30,7 +36,7 @@ _SHARE, _CELLS, _TIMES, _OTHERS, _NEXT = 0.05, 10, 2.0, 10, 2
 
 
 @dataclass(frozen=True)
-class SemicontinuousCodec(ColumnCodec):
+class SemicontinuousCodec(BoundedCodec):
     """Codec of numbers of which many equal a bound: an indicator of the bound, and the amounts, the others.
 
     Encoded amounts are 0, which is their mean, where the number equals the bound.
@@ -43,13 +49,6 @@ class SemicontinuousCodec(ColumnCodec):
     """Number that many cells equal: the smallest or the largest one."""
     amount: ContinuousCodec | IntegerCodec | None = None
     """Codec of the other cells."""
-    lower: float | None = None
-    upper: float | None = None
-    """Smallest and largest possible number, None for no bound."""
-
-    @classmethod
-    def _given(cls, column: pd.Series[Any], spec: ColumnSpec) -> dict[str, Any]:
-        return {"lower": spec.lower, "upper": spec.upper}
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -85,28 +84,18 @@ class SemicontinuousCodec(ColumnCodec):
 
         They are in the units in which amounts are averaged, those of the inverse of their transform.
         """
-        centre, spread = self._units
-        lower, upper = self._amounts.limits
+        amounts = self._amounts
+        centre, spread = amounts.mean[0], amounts.scale[0]
+        if amounts.warp is not None:
+            centre, spread = amounts.warp.centre, amounts.warp.spread
+        lower, upper = amounts.limits
         end = lower if self.bound == self.low else upper
         return (self.bound - centre) / spread, abs((end - self.bound) / spread)
-
-    @property
-    def _units(self) -> tuple[float, float]:
-        amounts = self._amounts
-        if amounts.warp is None:
-            return amounts.mean[0], amounts.scale[0]
-        return amounts.warp.centre, amounts.warp.spread
 
     @property
     def _amounts(self) -> ContinuousCodec | IntegerCodec:
         assert self.amount is not None
         return self.amount
-
-    def _invalid(self, raw: Numbers, at_fit: bool) -> Iterable[tuple[NDArray[np.bool_], str]]:
-        if self.lower is not None:
-            yield raw < self.lower, f"numbers of at least {self.lower:g}"
-        if self.upper is not None:
-            yield raw > self.upper, f"numbers of at most {self.upper:g}"
 
     def _learn(self, observed: Numbers, options: FitOptions) -> ColumnCodec:
         bound, n = _commonest_end(observed, options.spec)
@@ -203,13 +192,8 @@ def has_common_bound(observed: Numbers, spec: ColumnSpec) -> bool:
         return False
     others = np.unique(observed[observed != bound], return_counts=True)[1]
     few = len(others) < _OTHERS or n < max(_CELLS, _SHARE * observed.size)
-    compared = others[:_NEXT] if bound == 0 and are_counts(observed) else others
+    compared = others[:_NEXT] if bound == 0 and start_at_zero(observed) else others
     return not few and bool(n >= _TIMES * compared.max())
-
-
-def are_counts(observed: Numbers) -> bool:
-    """Return whether numbers are whole, and zero is the smallest."""
-    return observed.min() == 0 and not bool((observed % 1).any())
 
 
 def _commonest_end(observed: Numbers, spec: ColumnSpec) -> tuple[float, int]:
