@@ -112,8 +112,6 @@ class Sweep:
     ) -> None:
         self.chain, self.conditionals, self.share, self.redraw = chain, conditionals, share, redraw
         values, observed = share.paths[0], share.observed
-        # Read once per sweep: attributes of Pyro modules are slow.
-        self.gaussian = [link.is_gaussian for link in chain.links]
         told = informative_cells(observed, share.limits)
         self.learnt_from = [chain.learns_from(i, values, told) for i in range(len(conditionals))]
         self.visited = list[Moments]()
@@ -123,14 +121,12 @@ class Sweep:
         share, table = self.share, self.share.paths[0].T
         kept, valid, n_sure = _observed_rows(self.learnt_from[group])
         columns, own, sites = list[Tensor](), list[Tensor](), list[Sites | None]()
-        members = zip(
-            self.chain.links[group], self.conditionals[group], self.gaussian[group], kept, strict=True
-        )
-        for link, conditional, gaussian, here in members:
+        members = zip(self.chain.links[group], self.conditionals[group], kept, strict=True)
+        for link, conditional, here in members:
             # Later links write into the table. Gathering is faster than `index_select`.
             seen = table.clone() if here is None else table.gather(1, here.expand(len(table), -1))
             rows = share.rows if here is None else share.rows[here]
-            site = None if gaussian else Sites.of(link, conditional, seen, rows)
+            site = None if link.is_gaussian else Sites.of(link, conditional, seen, rows)
             columns.append(seen)
             own.append(seen[link.column] if site is None else site.targets)
             sites.append(site)

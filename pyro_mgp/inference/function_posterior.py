@@ -149,11 +149,10 @@ class CoefficientScales:
         Takes all standard deviations `[S, M]`, the distribution of the function with them, and normal numbers
         `[S, 5]`; returns both after the steps.
         """
-        of_shared, of_rest = normal[:, :3], normal[:, 3:]
         if self.spread:
-            given = self.products, self._draw_shared(scales, of_shared[:, :1]), self._log_prior_of_shared
-            step = _STEP * min(1.0, self.spread) * of_shared[:, 1:2]
-            scales, posterior = self._step(scales, posterior, *given, step, of_shared[:, 2])
+            given = self.products, self._draw_shared(scales, normal[:, :1]), self._log_prior_of_shared
+            step = _STEP * min(1.0, self.spread) * normal[:, 1:2]
+            scales, posterior = self._step(scales, posterior, *given, step, normal[:, 2])
 
         def log_prior(scale: Tensor) -> Tensor:
             return scale.log() - (scale / self.wide[-1]).square().log1p()
@@ -162,8 +161,8 @@ class CoefficientScales:
         # another Gram matrix. With it pooled estimates of six designs (60 to 400 rows, 20 tables each) had
         # the same means up to .007 of slopes from 0 to 1, and intervals of the same width up to 4 %. With few
         # inducing values for curved functions (3 for 40 rows) scales are .3 off on the log scale.
-        step = _STEP * of_rest[:, :1]
-        return self._step(scales, posterior, self.rest, scales[:, -1:], log_prior, step, of_rest[:, 1])
+        step = _STEP * normal[:, 3:4]
+        return self._step(scales, posterior, self.rest, scales[:, -1:], log_prior, step, normal[:, 4])
 
     def _step(
         self,

@@ -64,7 +64,7 @@ class Grouping:
     @classmethod
     def of(cls, chain: Chain) -> list[Self]:
         """Return the random effects of a chain, for each column of groups."""
-        found = dict[int, list[tuple[int, int | None, Tensor]]]()
+        found = dict[int, list[tuple[int, int | None]]]()
         effects = dict[int, RandomEffects]()
         for i, link in enumerate(chain.links):
             trend, _ = trend_of(link.kernel)
@@ -73,11 +73,12 @@ class Grouping:
                 column = inputs[effect.place]
                 effects.setdefault(column, effect)
                 for slope in (None, *(inputs[place] for place in effect.slopes)):
-                    found.setdefault(column, []).append((i, slope, group_scales(link)[EFFECT]))
+                    found.setdefault(column, []).append((i, slope))
         groupings = []
         for column, own in found.items():
-            links, slopes, wides = zip(*own, strict=True)
-            groupings.append(cls(column, effects[column], links, slopes, torch.stack(wides)))
+            links, slopes = zip(*own, strict=True)
+            wide = group_scales(chain.links[0])[EFFECT].expand(len(links))
+            groupings.append(cls(column, effects[column], links, slopes, wide))
         return groupings
 
     def of_link(self, number: int) -> list[int]:

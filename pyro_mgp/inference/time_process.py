@@ -110,7 +110,7 @@ class TimeProcess:
             longest[: here.stop - here.start] += visits.gaps[here]
         ends = math.log(gaps.median()), math.log(longest.max())
         prior = (ends[0] + ends[1]) / 2, _SHARE * (ends[1] - ends[0]) + _FURTHER
-        wide = torch.stack([group_scales(chain.links[i])[EFFECT] for i in links])
+        wide = group_scales(chain.links[0])[EFFECT].expand(len(links))
         known = rows[0][visits.rows], rows[1][visits.rows]
         return cls(subject, effects.time, effects, links, visits, known, wide, prior)
 
@@ -194,7 +194,8 @@ class CorrelatedRows:
 
     def sums(self, noise: Tensor) -> Sums:
         """Return what the rows tell, given noise variances `[S, 1]`."""
-        observed, factor = self.rows.precisions(noise), self._factor(self.drawn, noise)
+        observed = self.rows.precisions(noise)
+        factor = _factor(self.process.visits, self.drawn, self.k, observed)
         stacked = self.rows.stacked
         stacked[:, -1] -= self.drawn.prior_mean(self.k)
         weighted = stacked * observed[:, None]
@@ -240,23 +241,20 @@ class CorrelatedRows:
         given = left, self.rows.precisions(noise), numbers[3]
         return noise, draw_values(self.process.visits, drawn, k, *given)
 
-    def _factor(self, drawn: ProcessDraw, noise: Tensor) -> TridiagonalFactor:
-        """Return the factor of the precision matrix of the link's process given the rows."""
-        return _factor(self.process.visits, drawn, self.k, self.rows.precisions(noise))
-
     def _log_evidence(self, left: Tensor, drawn: ProcessDraw, noise: Tensor) -> Tensor:
         """Return the log density `[S]` of what the function leaves, with the link's process integrated out.
 
         It is conditional on the processes of other links, and up to a constant.
         """
-        observed, factor = self.rows.precisions(noise), self._factor(drawn, noise)
+        observed, own = self.rows.precisions(noise), drawn.precision[:, self.k, self.k, None]
+        process = OrnsteinUhlenbeck.of(self.process.visits, drawn.scale)
+        factor = process.given(own, observed)
         errors = left - drawn.prior_mean(self.k)
         weighted = observed * errors
         fitted = factor.forward(weighted).square() / factor.pivots
         is_row = self.rows.weights > 0
         size = torch.where(is_row, observed, 1.0).log() - factor.pivots.log()
-        process = OrnsteinUhlenbeck.of(self.process.visits, drawn.scale)
-        size = size + drawn.precision[:, self.k, self.k, None].log() - process.fresh.log()
+        size = size + own.log() - process.fresh.log()
         return 0.5 * (size - weighted * errors + fitted).sum(1)
 
     def _log_prior_of_others(self, drawn: ProcessDraw) -> Tensor:

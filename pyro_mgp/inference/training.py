@@ -27,7 +27,7 @@ from pyro_mgp.model.chain import Chain
 from pyro_mgp.storage.checkpoint import Checkpoint, Identity, damaged, fingerprint, versions
 from pyro_mgp.storage.untrusted import MALFORMED
 
-__all__ = ["History", "Options", "Run", "train"]
+__all__ = ["History", "Options", "train"]
 
 
 @dataclass(frozen=True)

@@ -391,9 +391,10 @@ class Chain(LocalModule):
         """Numbers of the links of variables that have several."""
         return {i for compound in self.compounds for i in compound.links}
 
-    def compound_of(self, number: int) -> Compound | None:
-        """Return the variable of several links that a link begins, if there is one."""
-        return next((each for each in self.compounds if each.links[0] == number), None)
+    def columns_from(self, number: int) -> Sequence[int]:
+        """Return the column of a link, or all columns of the compound that it begins."""
+        own = [self.links[number].column]
+        return next((each.columns for each in self.compounds if each.links[0] == number), own)
 
     def learns_from(self, number: int, values: Tensor, observed: Tensor) -> Tensor:
         """Return Bool `[n]`, the rows of a table `[n, D]` that enter the likelihood of a link.

@@ -62,7 +62,7 @@ def factorise(covariance: Tensor, jitter: float = 1e-10, *, check: bool = True) 
     )
 
 
-def factorise_unchecked(covariance: Tensor, jitter: float = 1e-10) -> Tensor:
+def factorise_unchecked(covariance: Tensor, jitter: float) -> Tensor:
     """Return Cholesky factors with one per cent of jitter where the given one fails, NaN where both fail.
 
     Success is not checked, which would delay a GPU.

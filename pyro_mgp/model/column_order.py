@@ -257,9 +257,9 @@ def best_order(evidence: Evidence, first: Sequence[int], then: Sequence[int]) ->
     is_wide = len(evidence.groups) > _MOST_COLUMNS
     curved = [each for each in first if not is_wide and evidence.of_curvature(each) > _VERY_CLEARLY]
     plain = [each for each in first if each not in curved]
-    order = _improved(evidence, then, first, CLEARLY)
+    order = _improved(evidence, then, first)
     # No link predicts variables in front, but the evidence of their order counts if one of them leaves.
-    curved = _improved(evidence, curved, plain, CLEARLY)
+    curved = _improved(evidence, curved, plain)
     for each in list(curved) if order else ():
         rest = [variable for variable in curved if variable != each]
         now = evidence.of_order([*curved, *order], plain)
@@ -269,11 +269,11 @@ def best_order(evidence: Evidence, first: Sequence[int], then: Sequence[int]) ->
         if found[best] > now + _VERY_CLEARLY:
             curved, order = rest, later[best]
     front = [*plain, *curved]
-    return front + _improved(evidence, order, front, CLEARLY)
+    return front + _improved(evidence, order, front)
 
 
-def _improved(evidence: Evidence, order: Sequence[int], fixed: Sequence[int], enough: float) -> list[int]:
-    """Return an order whose evidence no move of one variable raises by more than `enough` nats."""
+def _improved(evidence: Evidence, order: Sequence[int], fixed: Sequence[int]) -> list[int]:
+    """Return an order whose evidence no move of one variable clearly raises; see `CLEARLY`."""
     order = list(order)
     moves = [(i, j) for i in range(len(order)) for j in range(len(order)) if j not in (i, i - 1)]
     improved = True
@@ -283,7 +283,7 @@ def _improved(evidence: Evidence, order: Sequence[int], fixed: Sequence[int], en
             here = slice(min(i, j), max(i, j) + 1)
             before, moved = [*fixed, *order[: here.start]], order[here]
             moved.insert(j - here.start, moved.pop(i - here.start))
-            if evidence.of_order(moved, before) > evidence.of_order(order[here], before) + enough:
+            if evidence.of_order(moved, before) > evidence.of_order(order[here], before) + CLEARLY:
                 order[here] = moved
                 improved = True
     return order

@@ -354,7 +354,7 @@ class LinearMatern32Stack(KernelStack):
     def sums(self, seen: Seen, inverse: Tensor | None = None) -> RowSums:
         """Return the sums over rows in the bound for G links; see `KernelStack`."""
         here = seen.links
-        far, near, precision, log_amplitude, slope, bias = (root[here] for root in self.roots[:6])
+        far, near, precision, log_amplitude, slope, bias = (root[here] for root in self.roots)
         (n_links, n_rows), n_inducing = seen.targets.shape, far.shape[1]
         augmented = self.workspace.take("rows", (n_links, self.width + 2, n_rows), far)
         columns, one, distance = augmented.split([self.width, 1, 1], dim=1)
@@ -400,7 +400,7 @@ class LinearMatern32Stack(KernelStack):
     def pull(self, gradients: RowSums) -> None:
         """Propagate the gradients of a loss with respect to the last sums back to the kernels."""
         last, sums = self._last, self._last.sums
-        _, near, _, log_amplitude, slope, bias = (root[last.here] for root in self.roots[:6])
+        _, near, _, log_amplitude, slope, bias = (root[last.here] for root in self.roots)
         G = torch.cat([2 * gradients.gram, gradients.projection[:, :, None]], dim=-1)
         of_cross = self.workspace.take("distance", last.decay.shape, last.decay)
         torch.bmm(G.to(self.dtype), last.basis, out=of_cross)

@@ -43,8 +43,6 @@ Numbers = Callable[[int], Tensor]
 class Later:
     """A link that has the column of some cells as input."""
 
-    number: int
-    """Number of the link in the chain."""
     conditional: Conditional
     column: int
     """Column that the link predicts."""

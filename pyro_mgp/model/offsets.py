@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from pyro_mgp.model.conditional import Along, Conditional, Moments
+
+T = TypeVar("T")
 
 
 class Offset(Protocol):
@@ -68,3 +70,9 @@ class WithOffsets(Conditional):
             added, own = each.at(table, columns)
             offset, slopes = offset + added, slopes + own
         return offset, slopes
+
+
+def offsets_of(conditional: Conditional, kind: type[T]) -> list[T]:
+    """Return the offsets of one class that a conditional has."""
+    offsets = conditional.offsets if isinstance(conditional, WithOffsets) else ()
+    return [each for each in offsets if isinstance(each, kind)]

@@ -58,7 +58,7 @@ def group_scales(link: Link) -> Tensor:
     """Return the scale of the half-Cauchy prior of each group of a link's values, `[5]`.
 
     The groups are `REST` and those of `Trend.groups`, of which intercepts have no such prior. All random
-    effects have that of the last.
+    effects have that of the last. Scales are the same for all links, of whose dtype and device they are.
     """
     return link.Xu.new_tensor(_SCALES)
 

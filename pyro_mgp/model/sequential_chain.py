@@ -118,7 +118,7 @@ class SequentialChain(Chain):
         elif len(cells) == 0:
             return drawn
         chosen, cells = cells, filled_up(cells, len(drawn))
-        later = self._later_links(number, visit.conditionals, visit.filled, rows[cells], informative)
+        later = self._later_links(number, visit, rows[cells], informative)
         at = moments.select(cells, 1)
 
         # Besides the draw's own number.
@@ -139,34 +139,29 @@ class SequentialChain(Chain):
         return told & ~observed[:, self.links[number].column]
 
     def _later_links(
-        self,
-        number: int,
-        conditionals: Sequence[Conditional],
-        filled: Tensor,
-        rows: Tensor,
-        informative: Sequence[Tensor],
+        self, number: int, visit: Visit, rows: Tensor, informative: Sequence[Tensor]
     ) -> LaterLinks:
         """Return the likelihood of a link's cells, or those of the compound that it begins, in some rows."""
-        compound, own, n_cells = self.compound_of(number), self.links[number], len(rows)
-        columns, owners = [own.column] if compound is None else compound.columns, None
+        filled, own, n_cells = visit.filled, self.links[number], len(rows)
+        columns, owners = self.columns_from(number), None
         if own.once_per is not None:
             numbers = filled[0, :, own.once_per]
             rows, owners = members(numbers, rows, torch.ones_like(numbers, dtype=torch.bool))
         links = []
         for e in self.followers[number]:
-            link, conditional = self.links[e], _unshifted(conditionals[e])
+            link, conditional = self.links[e], _unshifted(visit.conditionals[e])
             # A later column that is constant within the same groups, or larger ones, has one cell for all.
             told = link.once(filled[0], informative[e])[rows]
-            links.append(Later(e, conditional, link.column, link.unless, told))
+            links.append(Later(conditional, link.column, link.unless, told))
         return LaterLinks(links, filled[:, rows], columns, owners, n_cells)
 
     def draw_compound(self, compound: Compound, visit: Visit, eps: Tensor) -> Tensor:
         """Draw the columns of a compound, `[S, k, columns]`, given the later links as well; see `Chain`."""
         first, informative = compound.links[0], self.informative(visit.informative)
-        later = self._later_links(first, visit.conditionals, visit.filled, visit.rows, informative)
+        later = self._later_links(first, visit, visit.rows, informative)
         if isinstance(compound, TwoPart):
             return self._draw_two_parts(compound, visit, later, eps)
-        levels = _levels(compound, visit.conditionals, visit.visited)
+        levels = _levels(compound, visit)
         return levels.chosen(later.of_candidates(levels), eps)
 
     def _draw_two_parts(self, compound: TwoPart, visit: Visit, later: LaterLinks, eps: Tensor) -> Tensor:
@@ -175,13 +170,12 @@ class SequentialChain(Chain):
         def numbers(k: int) -> Tensor:
             return visit.noise(visit.number + len(self.links) * k, visit.rows)
 
-        current = visit.filled[:, visit.rows][..., list(compound.columns)]
-        parts = _two_parts(compound, visit.conditionals, visit.visited, current, numbers)
+        parts = _two_parts(compound, visit, numbers)
         chosen = parts.chosen(later.of_candidates(parts), eps)
         table, (_, column) = later.table.clone(), compound.columns
         write(table, compound.columns, chosen if later.owners is None else chosen[:, later.owners])
-        link, (_, number) = self.links[visit.number], compound.links
-        own, at = visit.conditionals[number], visit.visited[number]
+        number = visit.number  # of the link of the amounts
+        link, own, at = self.links[number], visit.conditionals[number], visit.visited[number]
         amounts = replace(later, table=table, columns=[column])
         moved = _moved(link, own, at, amounts, lambda k: numbers(k + _FURTHER), None)
         drawn = compound.written([chosen[..., 0], moved])
@@ -202,7 +196,8 @@ def _moved(
     """
     likelihood, own = link.likelihood, _unshifted(conditional)
     if isinstance(likelihood, Ordinal):
-        values = _values(likelihood, at)
+        log_prob = likelihood.log_levels(at.mean, at.variance)
+        values = Candidates.of_levels(likelihood.values[:, None], log_prob)
         return values.chosen(later.of_candidates(values), numbers(1))[..., 0]
     # A shift is added to the draws after the later links have weighted them.
     shift = conditional.shift if isinstance(conditional, Shifted) else 0.0
@@ -213,17 +208,9 @@ def _moved(
     return slice_sample(unshifted, own.noise, later, numbers, limits) + shift
 
 
-def _values(likelihood: Ordinal, at: Moments) -> Candidates:
-    """Return the ordered values of a link's cells, with their probabilities given the earlier columns."""
-    return Candidates.of_levels(likelihood.values[:, None], likelihood.log_levels(at.mean, at.variance))
-
-
-def _levels(
-    category: Category,
-    conditionals: Sequence[Conditional],
-    visited: Sequence[Moments],
-) -> Candidates:
+def _levels(category: Category, visit: Visit) -> Candidates:
     """Return the levels of a category with their probabilities given the earlier columns."""
+    conditionals, visited = visit.conditionals, visit.visited
     on, off = category.on, category.off
     remaining, log_prob = torch.zeros_like(visited[category.links[0]].mean), []
     for i, number in enumerate(category.links):
@@ -237,25 +224,19 @@ def _levels(
     return Candidates.of_levels(torch.where(levels, on, off), torch.stack([*log_prob, remaining], dim=-1))
 
 
-def _two_parts(
-    compound: TwoPart,
-    conditionals: Sequence[Conditional],
-    visited: Sequence[Moments],
-    current: Tensor,
-    numbers: Numbers,
-) -> Candidates:
+def _two_parts(compound: TwoPart, visit: Visit, numbers: Numbers) -> Candidates:
     """Return the bound and some amounts with their probabilities given the earlier columns.
 
-    Of cells that have an amount, `current` `[S, k, 2]`, it is one of them, which leaves the density of cells
+    Of cells that have an amount, it is one of them, which leaves the density of cells
     invariant: given the amounts, the cell is one of these candidates in proportion to their weights.
     """
-    first, second = compound.links
+    conditionals, visited, (first, second) = visit.conditionals, visit.visited, compound.links
     at = visited[first]
     log_off, log_on = (
         conditionals[first].log_prob(each.expand_as(at.mean), at) for each in (compound.off, compound.on)
     )
     fresh = [conditionals[second].draw(visited[second], numbers(1 + i)) for i in range(1 + N_CANDIDATES)]
-    indicator, amount = current.unbind(-1)
+    indicator, amount = visit.filled[:, visit.rows][..., list(compound.columns)].unbind(-1)
     amounts = torch.stack([amount.where(indicator < 0, fresh[0]), *fresh[1:]], dim=-1)
     return Candidates(*compound.candidates(log_off, log_on, amounts))
 

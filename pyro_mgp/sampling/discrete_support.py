@@ -100,10 +100,8 @@ class DiscreteSupport:
         slopes = slice(len(values), None)
         fixed = torch.zeros_like(least, dtype=torch.bool)
         for _ in range(1 + len(least)):
-            start[slopes], ridge[slopes] = (
-                start[slopes].where(~fixed, least),
-                ridge[slopes].where(~fixed, _FIXED),
-            )
+            start[slopes] = start[slopes].where(~fixed, least)
+            ridge[slopes] = ridge[slopes].where(~fixed, _FIXED)
             found = _Regression(features, chosen, start, ridge).maximum()
             fixed |= found[slopes] < least
         found[slopes] = found[slopes].where(~fixed, least)
@@ -149,9 +147,8 @@ class DiscreteSupport:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the distribution as a dict that JSON can hold and `from_dict` reads."""
-        arrays = {name: getattr(self, name).tolist() for name in ("values", "log_weights", "frequencies")}
-        names = ("sharpness", "locality", "trust", "slope", "typical_variance")
-        return arrays | {name: getattr(self, name) for name in names}
+        fields = {name: getattr(self, name) for name in _SAVED}
+        return {name: own.tolist() if isinstance(own, Tensor) else own for name, own in fields.items()}
 
     @classmethod
     def from_dict(cls, state: dict[str, Any], like: Tensor) -> DiscreteSupport:

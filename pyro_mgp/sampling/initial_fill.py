@@ -190,7 +190,7 @@ def _maximise(gaussian: InitialFill, values: Tensor, observed: Tensor) -> Initia
     identity = torch.eye(values.shape[1], dtype=values.dtype)
     for _ in range(_MAX_STEPS):
         total = torch.zeros_like(identity)
-        precision = torch.cholesky_inverse(torch.linalg.cholesky(gaussian.covariance))
+        precision = gaussian._precision()
         table = torch.cat([_expect(block, gaussian.mean, precision, total) for block in blocks])
         mean = table.mean(0)
         centred = table - mean

@@ -21,6 +21,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -81,16 +82,10 @@ class LeaveOneOut:
         )
 
     def __getitem__(self, which: slice) -> LeaveOneOut:
-        return LeaveOneOut(
-            self.own[which],
-            self.rows[which],
-            self.residuals[which],
-            self.variance[which],
-            self.alone[which],
-            None if self.known is None else self.known[which],
-            None if self.trend is None else self.trend[which],
-            None if self.levels is None else self.levels[which],
-        )
+        fields: dict[str, Any] = {
+            name: None if own is None else own[which] for name, own in vars(self).items()
+        }
+        return LeaveOneOut(**fields)
 
     def neighbourhood(self, local: LocalLink) -> Neighbourhood:
         """Return the neighbours of the cells."""

@@ -203,13 +203,12 @@ class Neighbours:
     def _entries(self) -> list[int]:
         """Values stored for a cell of each link and start."""
         k = self.n_neighbours
-        values = [
-            0 if not metrics or metrics[0].is_value is None else metrics[0].is_value.shape[1]
-            for metrics in self.links
-        ]
         return [
-            k * (k + len(metrics[0].columns)) + n_values if metrics else 0
-            for metrics, n_values in zip(self.links, values, strict=True)
+            sum(
+                k * (k + len(own.columns)) + (0 if own.is_value is None else own.is_value.shape[1])
+                for own in metrics[:1]
+            )
+            for metrics in self.links
         ]
 
     @property
@@ -239,7 +238,7 @@ class Neighbours:
         """Fill missing cells in place with conditional means in the first metric of each link."""
         of_compounds = chain.links_of_compounds
         for i, (link, here) in enumerate(zip(chain.links, holes, strict=True)):
-            # Compounds have no local GP; categories keep the probabilities of their levels.
+            # In reference rows categories keep their probabilities under the sparse GPs.
             if i in of_compounds:
                 continue
             rows = point[here]

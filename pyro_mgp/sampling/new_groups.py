@@ -25,7 +25,7 @@ from pyro_mgp.model.conditional import Conditional, Moments
 from pyro_mgp.model.likelihoods import Ordinal
 from pyro_mgp.model.likelihoods.levels import none_is_on
 from pyro_mgp.model.link import Link
-from pyro_mgp.model.offsets import WithOffsets
+from pyro_mgp.model.offsets import WithOffsets, offsets_of
 
 
 @dataclass(frozen=True)
@@ -118,12 +118,13 @@ class CellsOfGroups:
 def given_cells(conditionals: Sequence[Conditional], cells: CellsOfGroups, sweep: int) -> list[Conditional]:
     """Return the conditionals of links with effects of new groups drawn given cells, before a sweep."""
     found = list(conditionals)
-    for column in dict.fromkeys(each.grouping.column for own in found for each in _effects(own)):
+    every = [each for own in found for each in offsets_of(own, NewEffects)]
+    for column in dict.fromkeys(each.grouping.column for each in every):
         # One conditional of each link, as it is after the effects of other columns of groups were drawn.
         here = {
             i: (own, each)
             for i, own in enumerate(found)
-            for each in _effects(own)
+            for each in offsets_of(own, NewEffects)
             if each.grouping.column == column
         }
         drawn = _drawn(here, cells, sweep)
@@ -132,11 +133,6 @@ def given_cells(conditionals: Sequence[Conditional], cells: CellsOfGroups, sweep
             changed = [replace(effects, drawn=drawn) if each is effects else each for each in own.offsets]
             found[i] = replace(own, offsets=changed)
     return found
-
-
-def _effects(conditional: Conditional) -> Sequence[NewEffects]:
-    offsets = conditional.offsets if isinstance(conditional, WithOffsets) else ()
-    return [each for each in offsets if isinstance(each, NewEffects)]
 
 
 def _drawn(

@@ -16,7 +16,7 @@ from torch import Tensor
 from pyro_mgp.inference.time_process import ProcessDraw, ProcessOffset, TimeProcess, draw_values
 from pyro_mgp.model.conditional import Conditional
 from pyro_mgp.model.likelihoods.levels import none_is_on
-from pyro_mgp.model.offsets import WithOffsets
+from pyro_mgp.model.offsets import WithOffsets, offsets_of
 from pyro_mgp.model.ornstein_uhlenbeck import VisitIndex, Visits
 from pyro_mgp.sampling.new_groups import CellsOfGroups, regressed
 
@@ -32,10 +32,10 @@ def given_visits(
 
     Takes standard normal numbers for the process of a link in the rows, `[S, n]`, by its number.
     """
-    offsets = {i: each for i, own in enumerate(conditionals) for each in _offsets(own)}
-    if not offsets or not are_new_visits(next(iter(offsets.values())).process, cells.table[0]).any():
+    offsets = {i: each for i, own in enumerate(conditionals) for each in offsets_of(own, ProcessOffset)}
+    first = next(iter(offsets.values()), None)
+    if first is None or not are_new_visits(first.process, cells.table[0]).any():
         return list(conditionals)
-    first = next(iter(offsets.values()))
     process, rows = first.process, first.process.visits_of(cells.table[0])
     known, drawn, visits = _with_visits(first, *rows)
     is_fixed = VisitIndex.of(*process.known).find(*known) >= 0
@@ -63,11 +63,6 @@ def given_visits(
 def are_new_visits(process: TimeProcess, rows: Tensor) -> Tensor:
     """Return the rows `[n, D]` that are visits which were not in the table of the fit, Bool `[n]`."""
     return VisitIndex.of(*process.known).find(*process.visits_of(rows)) < 0
-
-
-def _offsets(conditional: Conditional) -> list[ProcessOffset]:
-    offsets = conditional.offsets if isinstance(conditional, WithOffsets) else ()
-    return [each for each in offsets if isinstance(each, ProcessOffset)]
 
 
 def _with_visits(

@@ -390,6 +390,7 @@ class _Fit:
             return LeaveOneOut.of_levels(cells, rows, values, link.likelihood, left)
         leverage = ((at.variance - given_u.variance)[0] / noise).clamp(0, _MAX_LEVERAGE)
         residual = values - at.mean[0]
+        # Given the cell itself, observed with noise, the variance of its function is at most the noise's.
         variance = at.variance[0].clamp(max=noise)
         return LeaveOneOut(cells, rows, residual / (1 - leverage), variance, variance + noise)
 

@@ -221,9 +221,8 @@ class Sampler:
         """Write cells of columns that are constant within groups into all rows of these, in place."""
         for i, (link, cells) in enumerate(zip(self.chain.links, holes, strict=True)):
             if link.once_per is not None and len(cells):
-                compound = self.chain.compound_of(i)
                 written, whose = link.written(rows.values, rows.observed, cells)
-                for column in [link.column] if compound is None else compound.columns:
+                for column in self.chain.columns_from(i):
                     total[written, column] = total[cells[whose], column]
 
     def _add_means(

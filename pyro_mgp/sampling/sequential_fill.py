@@ -324,8 +324,7 @@ def known_inputs(chain: Chain, observed: Tensor, holes: Sequence[Tensor]) -> Ite
     known = observed.clone()
     for i, (link, here) in enumerate(zip(chain.links, holes, strict=True)):
         yield known[here][:, link.inputs]
-        compound = chain.compound_of(i)
-        known[:, [link.column] if compound is None else list(compound.columns)] = True
+        known[:, list(chain.columns_from(i))] = True
 
 
 def certain_inputs(chain: Chain, link: Link) -> Tensor:

@@ -21,7 +21,7 @@ def square_later(start: np.ndarray, y: float, noise: float) -> LaterLinks:
     """Return cells x, `[n]`, and a later link y = x² + noise with the same y in all rows."""
     table = torch.as_tensor(np.stack([start, np.full(len(start), y)], axis=-1))[None]
     link = Known(torch.tensor(noise).double(), lambda rows: rows[..., 0].square())
-    return LaterLinks([Later(0, link, 1, [], torch.ones(len(start), dtype=torch.bool))], table, [0])
+    return LaterLinks([Later(link, 1, [], torch.ones(len(start), dtype=torch.bool))], table, [0])
 
 
 def normals(seed: int) -> Callable[[int], Tensor]:
@@ -82,7 +82,7 @@ def test_a_cell_with_a_normal_distribution_forgets_its_value_in_one_move() -> No
     start = exact.ppf((np.arange(N_CELLS) + 0.5) / N_CELLS)
     table = torch.as_tensor(np.stack([start, np.full(N_CELLS, y)], axis=-1))[None]
     link = Known(torch.tensor(noise).double(), lambda rows: 3 + slope * rows[..., 0])
-    later = LaterLinks([Later(0, link, 1, [], torch.ones(N_CELLS, dtype=torch.bool))], table, [0])
+    later = LaterLinks([Later(link, 1, [], torch.ones(N_CELLS, dtype=torch.bool))], table, [0])
     at = Moments(torch.zeros(1, N_CELLS).double(), torch.full((1, N_CELLS), 0.3).double())
     found = slice_sample(at, torch.tensor(0.7).double(), later, normals(0))[0].numpy()
     assert stats.kstest(found, exact.cdf).pvalue > 1e-3
@@ -117,7 +117,7 @@ def test_levels_have_the_product_of_both_probabilities(informative: bool) -> Non
     effects = torch.tensor([0.0, 1.0, -0.5]).double()
     link = Known(torch.tensor(0.5).double(), lambda rows: rows[..., :3] @ effects)
     rows = torch.full((N_CELLS,), informative)
-    later = LaterLinks([Later(0, link, 3, [], rows)], table, [0, 1, 2])
+    later = LaterLinks([Later(link, 3, [], rows)], table, [0, 1, 2])
     own = torch.tensor([0.5, 0.2, 0.3]).double()
     levels = torch.eye(3).double()
     candidates = Candidates.of_levels(levels, own.log().expand(1, N_CELLS, 3))
@@ -130,7 +130,7 @@ def test_levels_have_the_product_of_both_probabilities(informative: bool) -> Non
 def test_a_later_level_says_nothing_where_an_earlier_one_is_on() -> None:
     table = torch.tensor([[[0.0, 1.0, 0.3], [0.0, -1.0, 0.3]]]).double()
     link = Known(torch.tensor(1.0).double(), lambda rows: rows[..., 0])
-    later = LaterLinks([Later(0, link, 2, [1], torch.ones(2, dtype=torch.bool))], table, [0])
+    later = LaterLinks([Later(link, 2, [1], torch.ones(2, dtype=torch.bool))], table, [0])
     paths, cells = torch.zeros(2, dtype=torch.long), torch.arange(2)
     found = later.log_likelihood(paths, cells, torch.tensor([0.1, 0.1]).double())
     assert found[0] == 0

@@ -42,7 +42,7 @@ def shared_cells(start: np.ndarray, targets: np.ndarray, noise: float) -> LaterL
     told = torch.as_tensor((np.tile(np.arange(n), k) < n - 1)[order])
     link = Known(torch.tensor(noise).double(), lambda rows: rows[..., 0].square())
     owners = torch.as_tensor(np.repeat(np.arange(k), n)[order])
-    return LaterLinks([Later(0, link, 1, [], told)], table, [0], owners, k)
+    return LaterLinks([Later(link, 1, [], told)], table, [0], owners, k)
 
 
 def test_the_likelihood_of_a_shared_cell_is_that_of_its_rows() -> None:

@@ -153,10 +153,10 @@ def test_cells_of_a_row_are_known_once_they_are_drawn() -> None:
     drawn = {0}
     for i, known in enumerate(known_inputs(chain, observed, chain.holes(observed.double(), observed))):
         link = chain.links[i]
-        if chain.compound_of(i) is None and not any(i in each.links for each in chain.compounds):
+        if i not in chain.links_of_compounds:
             expected = [int(column) in drawn for column in link.inputs]
             assert (known == torch.tensor(expected, device=device)).all()
-        category = chain.compound_of(i)
+        category = next((each for each in chain.compounds if each.links[0] == i), None)
         drawn |= {link.column} if category is None else set(category.columns)
 
 
