@@ -38,8 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     )  # fmt: skip
     option(
         "--methods", nargs="+", metavar="METHOD", default=["mgp"],
-        help=f"{EXACT} (of g2, g4 and slade), {', '.join(METHODS)} (those named mice_... need R's mice), or "
-        """options of the package such as 'mgp:{"inputs": "earlier"}' (default: mgp)""",
+        help=f"{EXACT} (of few, g2, g4, limit and slade), {', '.join(METHODS)} (those named mice_... need "
+        """R's mice), or options of the package such as 'mgp:{"inputs": "earlier"}' (default: mgp)""",
     )  # fmt: skip
     option(
         "--repetitions", metavar="N", type=command.at_least(1), default=100,

@@ -89,18 +89,11 @@ def exact(frame: pd.DataFrame, m: int, seed: int) -> list[pd.DataFrame]:
         residual = y - X @ centre
         noise = np.sqrt(residual @ residual / g.chisquare(len(y) - 2))
         mean = (X @ (centre + noise * root @ g.normal(size=2)))[censored]
-        y[censored] = _truncated_normal(g, mean, noise, lower[censored], upper[censored])
+        ends = ((bound[censored] - mean) / noise for bound in (lower, upper))
+        y[censored] = stats.truncnorm.rvs(*ends, mean, noise, random_state=g)
         if sweep >= _BURN_IN and (sweep - _BURN_IN) % _THIN == _THIN - 1:
             drawn.append(frame.assign(x=np.exp(y)))
     return drawn
-
-
-def _truncated_normal(
-    g: np.random.Generator, mean: Numbers, deviation: float, lower: Numbers, upper: Numbers
-) -> Numbers:
-    """Draw from normal distributions within intervals."""
-    ends = (lower - mean) / deviation, (upper - mean) / deviation
-    return np.asarray(stats.truncnorm.rvs(*ends, mean, deviation, random_state=g))
 
 
 _TRUTH = {"mean": _MEAN, "slope": _SLOPE}

@@ -15,6 +15,7 @@ residuals on it: all by least squares, with standard errors robust to clusters (
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -45,29 +46,23 @@ def draw(g: np.random.Generator) -> Table:
     return Table(frame, complete)
 
 
-def _robust(y: Numbers, X: Numbers, clusters: NDArray[np.intp]) -> tuple[Numbers, Numbers, Numbers]:
-    """Return coefficients `[K]`, their variances robust to clusters, and residuals, `[n]`."""
-    inverse = np.linalg.inv(X.T @ X)
-    beta = inverse @ X.T @ y
-    residual, n_clusters = y - X @ beta, len(np.unique(clusters))
-    scores = np.zeros((int(clusters.max()) + 1, X.shape[1]))
-    np.add.at(scores, clusters, X * residual[:, None])
-    share = n_clusters / (n_clusters - 1) * (len(y) - 1) / (len(y) - X.shape[1])
-    return beta, share * np.diag(inverse @ scores.T @ scores @ inverse), residual
+def _robust(y: Numbers, X: Numbers, clusters: NDArray[np.intp]) -> Any:
+    """Fit least squares, with standard errors that are robust to clusters."""
+    import statsmodels.api as sm
+
+    return sm.OLS(y, X).fit(cov_type="cluster", cov_kwds={"groups": clusters})
 
 
 def analyse(frame: pd.DataFrame) -> Analysis:
     """Estimate the coefficients of t arm and x, and of the last visit's residual."""
     patient = frame["patient"].to_numpy()
     t, arm, x, y = (frame[name].to_numpy(dtype=np.float64) for name in ("t", "arm", "x", "y"))
-    beta, variances, residual = _robust(y, np.column_stack([np.ones(len(t)), t, arm, t * arm, x]), patient)
+    fit = _robust(y, np.column_stack([np.ones(len(t)), t, arm, t * arm, x]), patient)
     follows = patient[1:] == patient[:-1]
-    last = np.column_stack([np.ones(follows.sum()), residual[:-1][follows]])
-    of_last, variance, _ = _robust(residual[1:][follows], last, patient[1:][follows])
-    estimates = np.array([beta[3], beta[4], of_last[1]])
-    return Analysis(
-        ["t:arm", "x", "last"], estimates, np.array([*variances[3:], variance[1]]), df=_PATIENTS - 1
-    )
+    last = np.column_stack([np.ones(follows.sum()), fit.resid[:-1][follows]])
+    of_last = _robust(fit.resid[1:][follows], last, patient[1:][follows])
+    estimates, errors = np.append(fit.params[3:], of_last.params[1]), np.append(fit.bse[3:], of_last.bse[1])
+    return Analysis(["t:arm", "x", "last"], estimates, errors**2, df=_PATIENTS - 1)
 
 
 def _truth() -> dict[str, float]:

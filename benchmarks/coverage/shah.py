@@ -34,7 +34,7 @@ def draw(g: np.random.Generator) -> Table:
 
 def analyse(frame: pd.DataFrame) -> Analysis:
     """Estimate the log hazard ratio of x3."""
-    from statsmodels.duration.hazard_regression import PHReg  # in the extra `bench` only
+    from statsmodels.duration.hazard_regression import PHReg  # in the extra `models` only
 
     columns = (frame[name].to_numpy(dtype=np.float64) for name in ("time", "event"))
     time, event = columns

@@ -35,16 +35,13 @@ def draw(g: np.random.Generator) -> Table:
 
 def analyse(frame: pd.DataFrame) -> Analysis:
     """Estimate weighted means of y and z, and the weighted slope of y on x."""
+    import statsmodels.api as sm
+
     weights, ones = frame["w"].to_numpy(), np.ones(len(frame))
-    estimates, variances = [], []
-    for name, X in (("y", ones[:, None]), ("z", ones[:, None]), ("y", np.column_stack([ones, frame["x"]]))):
-        values = frame[name].to_numpy()
-        inverse = np.linalg.inv(X.T @ (weights[:, None] * X))
-        found = inverse @ X.T @ (weights * values)
-        scores = (weights * (values - X @ found))[:, None] * X
-        estimates.append(found[-1])
-        variances.append((inverse @ scores.T @ scores @ inverse)[-1, -1])
-    return Analysis(list(_TRUTH), np.array(estimates), np.array(variances), df=len(frame) - 1)
+    parts = (("y", ones), ("z", ones), ("y", np.column_stack([ones, frame["x"]])))
+    fits = [sm.WLS(frame[name].to_numpy(), X, weights).fit(cov_type="HC0") for name, X in parts]
+    estimates, errors = np.array([(fit.params[-1], fit.bse[-1]) for fit in fits]).T
+    return Analysis(list(_TRUTH), estimates, errors**2, df=len(frame) - 1)
 
 
 _TRUTH = {"mean_y": 1.0, "mean_z": 0.5, "slope": 0.85}

@@ -17,6 +17,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 
+from benchmarks.coverage import methods
 from pyro_mgp.analysis.scores import fair_crps
 from pyro_mgp.imputer import MGPImputer
 
@@ -69,7 +70,7 @@ def one_hot(frame: pd.DataFrame, seed: int) -> Predictions:
 
 def random_forests(frame: pd.DataFrame, seed: int) -> Predictions:
     """Impute with chained random forests (missForest; Stekhoven and Bühlmann 2012)."""
-    frame = frame.astype({label: _plain_dtype(frame[label]) for label in frame})
+    frame = frame.astype({label: float if _is_number(frame[label]) else object for label in frame})
     filled = frame.copy()
     for label in _incomplete(frame):
         column = frame[label]
@@ -95,13 +96,9 @@ def random_forests(frame: pd.DataFrame, seed: int) -> Predictions:
 
 def miceforest(frame: pd.DataFrame, seed: int) -> Predictions:
     """Impute with chained boosted trees and predictive mean matching, default settings, five rounds."""
-    import miceforest as mf  # in the extra `bench` only
-
     rows = frame.reset_index(drop=True)
     rows = rows.astype({label: "category" for label in rows if not _is_number(rows[label])})
-    kernel = mf.ImputationKernel(rows, num_datasets=_DRAWS, random_state=seed)
-    kernel.mice(5, num_threads=1)
-    tables = [kernel.complete_data(k) for k in range(_DRAWS)]
+    tables = methods.miceforest(rows, _DRAWS, seed)
     return {
         label: Prediction(np.stack([t[label].to_numpy(object)[rows[label].isna()] for t in tables]), None)
         for label in _incomplete(frame)
@@ -179,10 +176,6 @@ def _is_number(column: pd.Series[Any]) -> bool:
     return column.dtype.kind in "iuf"
 
 
-def _plain_dtype(column: pd.Series[Any]) -> type:
-    return float if _is_number(column) else object
-
-
 def _incomplete(frame: pd.DataFrame) -> list[str]:
     return [str(label) for label in frame if frame[label].isna().any()]
 
@@ -201,15 +194,11 @@ def _coded(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(parts, axis=1)
 
 
-def _indicators(coded: pd.DataFrame, frame: pd.DataFrame, label: str) -> pd.DataFrame:
-    levels = sorted(frame[label].dropna().unique())
-    return coded[[f"{label}={level}" for level in levels]].set_axis(levels, axis=1)
-
-
 def _decoded(coded: pd.DataFrame, frame: pd.DataFrame, label: str) -> NDArray[Any]:
     """Return the missing cells of a column from a completed table of indicators."""
     holes = frame[label].isna().to_numpy()
     if _is_number(frame[label]):
         return coded[label].to_numpy()[holes]
-    scores = _indicators(coded, frame, label)
-    return scores.columns.to_numpy(dtype=object)[scores.to_numpy()[holes].argmax(1)]
+    levels = sorted(frame[label].dropna().unique())
+    scores = coded[[f"{label}={level}" for level in levels]].to_numpy()[holes]
+    return np.array(levels, dtype=object)[scores.argmax(1)]

@@ -178,15 +178,9 @@ def _markdown(
 ) -> str:
     """Return a Markdown table with a row per method of `part` and a column per place."""
     lines = [["", *(title for _, title in places)]]
-    for method in _methods(part):
+    for method in (name for name in METHODS if name in set(part["method"])):
         lines.append([METHODS[method].title, *(cells.get((method, place), "") for place, _ in places)])
     return markdown.table(lines)
-
-
-def _methods(part: pd.DataFrame) -> list[str]:
-    """Return the methods of some results, in the order of `METHODS`."""
-    present = set(part["method"])
-    return [name for name in METHODS if name in present]
 
 
 def _datasets(part: pd.DataFrame) -> list[str]:

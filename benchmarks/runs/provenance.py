@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 
 from benchmarks.runs.process import package_version
+from pyro_mgp.storage.atomic import atomic_file
 
 
 @dataclass(frozen=True)
@@ -85,13 +86,10 @@ def read(results: Path) -> list[Origin]:
 
 def write(results: Path, origins: Iterable[Origin]) -> None:
     """Replace the file that says where a file of results comes from."""
-    path = beside(results)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    with partial.open("w", encoding="utf-8", newline="") as file:
+    with atomic_file(beside(results)) as partial, partial.open("w", encoding="utf-8", newline="") as file:
         lines = csv.writer(file, lineterminator="\n")
         lines.writerow(field.name for field in fields(Origin))
         lines.writerows(astuple(each) for each in origins)
-    partial.replace(path)
 
 
 def describe(origins: Iterable[Origin]) -> str:

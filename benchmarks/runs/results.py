@@ -16,6 +16,8 @@ from typing import Any, Generic, TypeVar
 
 import pandas as pd
 
+from pyro_mgp.storage.atomic import atomic_file
+
 RunT = TypeVar("RunT")
 """Dataclass that identifies a run; its fields are columns of the file."""
 
@@ -99,13 +101,9 @@ class Results(Generic[RunT]):
             return list(csv.DictReader(file))
 
     def _write(self, rows: Iterable[Mapping[str, str]]) -> None:
-        partial = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-        with partial.open("w", encoding="utf-8", newline="") as file:
+        with atomic_file(self.path) as partial, partial.open("w", encoding="utf-8", newline="") as file:
             file.write(_line(self.layout.columns))
             file.writelines(_line([row[name] for name in self.layout.columns]) for row in rows)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(self.path)
 
     def _open(self) -> None:
         """Create the file if it does not exist, and remove an incomplete last line."""

@@ -23,7 +23,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", nargs="+", choices=names, default=names, help="take some measurements only")
     command.add_data_dir(parser)
     parser.add_argument(
-        "--device", default="cpu", help="torch device for step, latency and sizes (default: cpu)"
+        "--device", default="cpu", help="torch device for step, latency, sizes and costs (default: cpu)"
     )
     command.add_out(parser)
     return command.execute(

@@ -11,10 +11,11 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 
-from benchmarks.paper.imputed import Cells, Imputed, cells_of, holes_of
+from benchmarks.paper.imputed import Cells, Imputed, cells_of
 from benchmarks.paper.scores import calibration, check, mean_crps, root_mean_squared_errors, unit
 from benchmarks.tables.methods import DRAWS
 from pyro_mgp.analysis.scores import central_interval
+from pyro_mgp.data.cells import complete
 
 LEVELS = (0.90, 0.95)
 """Levels of the central intervals whose coverage and width are reported."""
@@ -122,7 +123,4 @@ def _completed(imputed: Imputed, table: pd.DataFrame) -> Iterator[NDArray[np.flo
     """Yield the values of completed tables: some with draws, or one with the point predictions."""
     draws = imputed.draws or {column: cells[None] for column, cells in imputed.point.items()}
     for j in range(min(_MOST_TABLES, len(next(iter(draws.values()))))):
-        completed = table.copy()
-        for column, holes in holes_of(table).items():
-            completed.loc[holes, column] = draws[column][j]
-        yield completed.to_numpy(np.float64)
+        yield complete(table, {column: cells[j] for column, cells in draws.items()}).to_numpy(np.float64)

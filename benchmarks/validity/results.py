@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
 
 from benchmarks.runs.results import Layout
 
@@ -40,9 +39,5 @@ def _run_of(row: Mapping[str, str]) -> Run:
     return Run(row["kind"], int(row["n_rows"]), int(row["n_columns"]), row["method"])
 
 
-def _position(run: Run) -> Any:
-    return run
-
-
-LAYOUT = Layout("python -m benchmarks.validity", COLUMNS, _run_of, _position)
+LAYOUT = Layout("python -m benchmarks.validity", COLUMNS, _run_of, lambda run: run)
 """Columns of the file, and the order of its rows."""

@@ -16,12 +16,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy import stats
 from sklearn.base import clone
 
 from pyro_mgp._support.checks import at_least
 from pyro_mgp._support.messages import listing, progress_bar
-from pyro_mgp.analysis.pooling import ShownAsTable, check_level
+from pyro_mgp.analysis.pooling import ShownAsTable, check_level, t_intervals
 from pyro_mgp.analysis.sensitivity import Imputer
 from pyro_mgp.data.table import TableWarning, plain_frame
 
@@ -39,7 +38,6 @@ class PooledBootstrap(ShownAsTable):
     `m` is the number of imputations of each sample.
     """
 
-    verb = "Pooled"
     estimates: Numbers
     """Estimates from each imputation of each of B samples, `[B, m, K]`."""
 
@@ -84,7 +82,8 @@ def bootstrap_then_impute(
     at_least("m", m, 2)
     check_level(level)
     table, generator = plain_frame(frame), np.random.default_rng(random_state)
-    answers, names = list[list[Numbers]](), None
+    answers: list[list[pd.Series[float]]] = []
+    names: pd.Index[Any] = pd.Index([])
     for number in progress_bar(range(n_samples), progress, desc="bootstrap", unit="samples"):
         rows = generator.integers(len(table), size=len(table))
         sample = table.iloc[rows].reset_index(drop=True)
@@ -96,10 +95,10 @@ def bootstrap_then_impute(
         except ValueError as error:
             error.add_note(f"This is of bootstrap sample {number}, in which rows of the table are repeated.")
             raise
-        found = [_estimates(estimator(each), f"sample {number}", names) for each in draws]
-        names = found[0].index
-        answers.append([np.asarray(each, dtype=np.float64) for each in found])
-    return _pooled(np.array(answers), pd.Index([]) if names is None else names, level)
+        expected = names if answers else None
+        answers.append([_estimates(estimator(each), f"sample {number}", expected) for each in draws])
+        names = answers[0][0].index
+    return _pooled(np.array(answers), names, level)
 
 
 def bootstrapped(
@@ -161,6 +160,4 @@ def _pooled(Q: Numbers, names: pd.Index[Any], level: float) -> PooledBootstrap:
     with np.errstate(invalid="ignore"):  # constants have no variance
         df = np.where(spread > 0, variance**2 / spread, np.inf).clip(min=_LEAST_DF)
     se = np.sqrt(variance)
-    reach = stats.t.ppf((1 + level) / 2, df) * se
-    columns = {"estimate": estimate, "se": se, "df": df, "low": estimate - reach, "high": estimate + reach}
-    return PooledBootstrap(pd.DataFrame(columns, names), m, level, Q)
+    return PooledBootstrap(pd.DataFrame(t_intervals(estimate, se, df, level), names), m, level, Q)

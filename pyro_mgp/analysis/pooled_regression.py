@@ -10,7 +10,7 @@ coefficients, and V is the covariance matrix of these.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -29,11 +29,11 @@ _STEP = 1e-5
 class PooledRegression(Pooled):
     """Pooled coefficients of a regression, see `Pooled`, with predictions and average marginal effects."""
 
-    fits: Sequence[FittedRegression] = ()
+    fits: Sequence[FittedRegression] = field(kw_only=True)
     """The regression fitted to each completed table."""
-    tables: Iterable[pd.DataFrame] = ()
+    tables: Iterable[pd.DataFrame] = field(kw_only=True)
     """The completed tables."""
-    regression: Regression | None = None
+    regression: Regression = field(kw_only=True)
     """The regression; its weights are those of marginal effects as well."""
 
     @classmethod
@@ -88,16 +88,15 @@ class PooledRegression(Pooled):
             raise ValueError("the formula has no columns, and so no marginal effects")
         if wrong := [label for label in chosen if label not in known]:
             raise ValueError(f"expected columns of the formula, {known}, got {wrong}")
-        answers = []
+        answers, label = [], self.regression.weights
         for fit, table in zip(self.fits, self.tables, strict=True):
-            label = None if self.regression is None else self.regression.weights
             weights = None if label is None else table[label].to_numpy(dtype=np.float64)
             answers.append(average_effects(fit, table, chosen, weights))
         return pool(answers, level=self.level, df_complete=self.df_complete)
 
     def _check_mean(self) -> None:
         """Raise a ValueError if the outcome has no expectation."""
-        if self.regression is not None and not self.regression.has_mean:
+        if not self.regression.has_mean:
             raise ValueError(
                 f"the outcome of model={self.regression.model!r} has no expectation: take the coefficients, "
                 "or, of times, quantities.survival"

@@ -38,7 +38,7 @@ Fit: TypeAlias = Any
 class ShownAsTable:
     """Base class of results over m imputations that are displayed as a rounded table with a title."""
 
-    verb: ClassVar[str]
+    verb: ClassVar[str] = "Pooled"
     """First word of the title."""
     table: pd.DataFrame
     """One row per estimate or parameter, with the columns listed by the subclass."""
@@ -89,7 +89,6 @@ class Pooled(ShownAsTable):
     zero), `riv`, `lambda`, `fmi`, and `efficiency` (relative to infinitely many imputations).
     """
 
-    verb = "Pooled"
     estimates: Numbers
     """Estimates from each table, `[m, K]`."""
     variances: Numbers
@@ -271,13 +270,8 @@ def pool(
     se, estimate = np.sqrt(within + (1 + 1 / m) * between), Q.mean(0)
     of_missing = missing_information(within, between, m, df_complete)
     df = of_missing.pop("df")
-    reach = stats.t.ppf((1 + level) / 2, df) * se
     columns = {
-        "estimate": estimate,
-        "se": se,
-        "df": df,
-        "low": estimate - reach,
-        "high": estimate + reach,
+        **t_intervals(estimate, se, df, level),
         "p": 2 * stats.t.sf(np.abs(estimate) / se, df),
         **of_missing,
         "efficiency": 1 / (1 + of_missing["fmi"] / m),
@@ -289,8 +283,6 @@ def pool(
 @dataclass(frozen=True, eq=False, repr=False)
 class PooledSynthetic(ShownAsTable):
     """Pooled estimates of synthetic tables: `estimate`, `se`, `df`, `low`, `high` and `p`."""
-
-    verb = "Pooled"
 
 
 def pool_synthetic(
@@ -331,10 +323,15 @@ def pool_synthetic(
         share = m * within / between
         df = (m - 1) * np.where(of_functions > least, 1 - share / (m + 1), 1 + share) ** 2
     se = np.sqrt(np.maximum(of_functions, least))
-    reach = stats.t.ppf((1 + level) / 2, df) * se
-    columns = {"estimate": estimate, "se": se, "df": df, "low": estimate - reach, "high": estimate + reach}
+    columns = t_intervals(estimate, se, df, level)
     columns["p"] = 2 * stats.t.sf(np.abs(estimate) / se, df)
     return PooledSynthetic(pd.DataFrame(columns, pd.Index(answers.names)), m, level)
+
+
+def t_intervals(estimate: Numbers, se: Numbers, df: Numbers, level: float) -> dict[str, Numbers]:
+    """Return `estimate`, `se`, `df`, and the ends `low` and `high` of Student's t intervals, `[K]` each."""
+    reach = stats.t.ppf((1 + level) / 2, df) * se
+    return {"estimate": estimate, "se": se, "df": df, "low": estimate - reach, "high": estimate + reach}
 
 
 @dataclass(frozen=True)
@@ -410,11 +407,11 @@ def _read(fit: Fit) -> tuple[list[Any], Numbers, Numbers, float | None]:
     variances = np.asarray(fit.bse if covariance is None else covariance, dtype=np.float64)
     if covariance is None:
         variances = np.square(variances).T.ravel()
-    return _names(fit, params, covariance), estimates, variances, _df_complete(fit)
+    return _names(fit, params, covariance), estimates, variances, df_complete_of(fit)
 
 
-def _df_complete(fit: Any) -> float | None:
-    """Return ν_com of a fit of statsmodels, as `regression` has it; None if it is unknown."""
+def df_complete_of(fit: Any) -> float | None:
+    """Return ν_com of a fit of statsmodels; None if it is unknown."""
     model: Any = getattr(fit, "model", None)
     n_params = np.size(fit.params)
     if hasattr(model, "num_group"):  # GEE, whose standard errors are robust to clusters

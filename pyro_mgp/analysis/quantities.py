@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -73,7 +73,6 @@ Quantity = Callable[[pd.DataFrame], Estimates]
 class PooledQuantities(ShownAsTable):
     """Pooled quantities: `estimate`, `low`, `high`, and `df`, `riv`, `lambda` and `fmi` as in `Pooled`."""
 
-    verb: ClassVar[str] = "Pooled"
     pooled: Pooled
     """Pooled estimates on the scale on which they are normal."""
 
@@ -105,12 +104,7 @@ def mean(column: Label) -> Quantity:
 
     def estimate(table: pd.DataFrame) -> Estimates:
         x = numbers(table, column)
-        return Estimates(
-            _named(f"mean of {column}", float(x.mean())),
-            _one(float(x.var(ddof=1)) / len(x)),
-            IDENTITY,
-            len(x) - 1,
-        )
+        return _single(f"mean of {column}", x.mean(), x.var(ddof=1) / len(x), IDENTITY, len(x) - 1)
 
     return estimate
 
@@ -130,7 +124,7 @@ def proportion(column: Label, level: Any = True) -> Quantity:
             raise ValueError(
                 f"column {column!r}: {p:.0%} of the rows have level {level!r}; expected some, not all"
             )
-        return Estimates(_named(f"{column} = {level}", p), _one(1 / (n * p * (1 - p))), LOGIT)
+        return _single(f"{column} = {level}", p, 1 / (n * p * (1 - p)), LOGIT)
 
     return estimate
 
@@ -146,7 +140,7 @@ def correlation(x: Label, y: Label) -> Quantity:
 
     def estimate(table: pd.DataFrame) -> Estimates:
         r = float(np.corrcoef(numbers(table, x), numbers(table, y))[0, 1])
-        return Estimates(_named(f"{x}, {y}", r), _one(1 / (len(table) - 3)), FISHER)
+        return _single(f"{x}, {y}", r, 1 / (len(table) - 3), FISHER)
 
     return estimate
 
@@ -195,7 +189,7 @@ def standardised_difference(column: Label, by: Label) -> Quantity:
         d = (high.mean() - low.mean()) / np.sqrt((high.var(ddof=1) + low.var(ddof=1)) / 2)
         n = len(low) + len(high)
         variance = n / (len(low) * len(high)) + d**2 / (2 * n)
-        return Estimates(_named(f"{column}: {values[1]} - {values[0]}", d), _one(variance), IDENTITY)
+        return _single(f"{column}: {values[1]} - {values[0]}", d, variance, IDENTITY)
 
     return estimate
 
@@ -227,7 +221,7 @@ def area_under_curve(score: Label | Callable[[pd.DataFrame], Any], outcome: Labe
         without = 1 - (ranks[~has] - stats.rankdata(values[~has])) / n1
         area = float(with_it.mean())
         variance = with_it.var(ddof=1) / n1 + without.var(ddof=1) / n0
-        return Estimates(_named(f"AUC of {outcome}", area), _one(variance / (area * (1 - area)) ** 2), LOGIT)
+        return _single(f"AUC of {outcome}", area, variance / (area * (1 - area)) ** 2, LOGIT)
 
     return estimate
 
@@ -282,14 +276,10 @@ def r_squared(formula: str) -> Quantity:
         if "Intercept" not in fit.params:
             raise ValueError(f"R² needs an intercept: leave '0 +' or '- 1' out of {formula!r}")
         value = float(fit.result.rsquared)
-        return Estimates(_named("R²", value), _one(1 / (len(table) - 3)), R_SQUARED)
+        return _single("R²", value, 1 / (len(table) - 3), R_SQUARED)
 
     return estimate
 
 
-def _named(name: str, value: float) -> pd.Series[float]:
-    return pd.Series([value], [name])
-
-
-def _one(variance: float) -> Numbers:
-    return np.array([variance])
+def _single(name: str, value: float, variance: float, scale: Scale, df: float = np.inf) -> Estimates:
+    return Estimates(pd.Series([float(value)], [name]), np.array([variance]), scale, df)

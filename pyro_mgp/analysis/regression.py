@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from pyro_mgp._support.checks import number, one_of
 from pyro_mgp._support.messages import listing, warn_user
 from pyro_mgp.analysis.joint_tests import Numbers, PoolingWarning
+from pyro_mgp.analysis.pooling import df_complete_of
 from pyro_mgp.data.column_spec import Label
 
 Model = Literal["ols", "glm", "gee", "mixed", "ordered", "quantile", "phreg"]
@@ -139,7 +140,8 @@ class Regression:
         except ModuleNotFoundError as error:
             needs = f"regressions need formulaic and statsmodels ({error}): pip install 'pyro_mgp[models]'"
             raise ImportError(needs) from error
-        result, df = _FITS[self.model](data)
+        result = _FITS[self.model](data)
+        df: Any = df_complete_of(result)
         names = data.X.columns
         params = pd.Series(np.asarray(result.params)[: len(names)], names, dtype=np.float64)
         if self.model == "ordered":
@@ -149,9 +151,9 @@ class Regression:
         else:
             covariance = pd.DataFrame(np.asarray(result.cov_params()), names, names)
         if self.model == "glm" and "HC1" in data.robust.values():
-            covariance *= len(data.X) / data.df  # which statsmodels leaves out of HC1 there
+            covariance *= len(data.X) / df  # which statsmodels leaves out of HC1 there
         link = data.family.link if self.model in ("glm", "gee") else None
-        return FittedRegression(params, covariance, df, data.design, link, result, self.formula)
+        return FittedRegression(params, covariance, float(df), data.design, link, result, self.formula)
 
 
 @dataclass(frozen=True)
@@ -211,21 +213,11 @@ class _Data:
         return cls(y, levels, X, design, family, regression.quantile, weights, groups, event, Z)
 
     @property
-    def df(self) -> float:
-        """Number of rows minus that of coefficients."""
-        return float(len(self.X) - self.X.shape[1])
-
-    @property
     def robust(self) -> dict[str, Any]:
         """Options of standard errors: robust to clusters, or, with weights, to unequal variances."""
         if self.groups is not None:
             return {"cov_type": "cluster", "cov_kwds": {"groups": self.groups}}
         return {} if self.weights is None else {"cov_type": "HC1"}
-
-    @property
-    def df_robust(self) -> float:
-        """Number of clusters minus one, or without clusters that of `df`."""
-        return self.df if self.groups is None else float(len(np.unique(self.groups)) - 1)
 
 
 @contextmanager
@@ -372,14 +364,14 @@ def _warn_of_extremes(result: Any, family: Any) -> None:
         )
 
 
-def _ols(data: _Data) -> tuple[Any, float]:
+def _ols(data: _Data) -> Any:
     import statsmodels.api as sm
 
     weights = 1.0 if data.weights is None else data.weights
-    return sm.WLS(data.y, data.X, weights=weights).fit(**data.robust), data.df_robust
+    return sm.WLS(data.y, data.X, weights=weights).fit(**data.robust)
 
 
-def _glm(data: _Data) -> tuple[Any, float]:
+def _glm(data: _Data) -> Any:
     import statsmodels.api as sm
     from statsmodels.tools.sm_exceptions import SpecificationWarning
 
@@ -389,27 +381,25 @@ def _glm(data: _Data) -> tuple[Any, float]:
         warnings.simplefilter("ignore", SpecificationWarning)
         result = model.fit(tol=1e-12, maxiter=200, **data.robust)
     _warn_of_extremes(result, data.family)
-    return result, data.df_robust
+    return result
 
 
-def _gee(data: _Data) -> tuple[Any, float]:
+def _gee(data: _Data) -> Any:
     import statsmodels.api as sm
 
     structure = sm.cov_struct.Exchangeable()
     model = sm.GEE(data.y, data.X, groups=data.groups, family=data.family, cov_struct=structure)
     result = model.fit(ctol=1e-10, maxiter=200)
     _warn_of_extremes(result, data.family)
-    return result, data.df_robust
+    return result
 
 
-def _mixed(data: _Data) -> tuple[Any, float]:
+def _mixed(data: _Data) -> Any:
     import statsmodels.api as sm
 
     # Without gradients, which fail where the variance of effects is near zero.
     model = sm.MixedLM(data.y, data.X, groups=data.groups, exog_re=data.Z)
-    result = model.fit(method="powell", ftol=1e-13)
-    # Variances of effects and of the residuals are parameters as well.
-    return result, len(data.X) - len(result.params) - 1.0
+    return model.fit(method="powell", ftol=1e-13)
 
 
 def _least_squares_covariance(result: Any, data: _Data) -> Numbers:
@@ -428,29 +418,27 @@ def _least_squares_covariance(result: Any, data: _Data) -> Numbers:
     return np.asarray(np.linalg.inv(precision), dtype=np.float64)
 
 
-def _ordered(data: _Data) -> tuple[Any, float]:
+def _ordered(data: _Data) -> Any:
     from statsmodels.miscmodels.ordinal_model import OrderedModel
 
-    result = OrderedModel(data.y, data.X, distr="logit").fit(method="bfgs", disp=False, gtol=1e-8)
-    return result, float(len(data.X) - len(result.params))
+    return OrderedModel(data.y, data.X, distr="logit").fit(method="bfgs", disp=False, gtol=1e-8)
 
 
-def _quantile(data: _Data) -> tuple[Any, float]:
+def _quantile(data: _Data) -> Any:
     import statsmodels.api as sm
 
     # By default estimates are those of the linear programme to four digits only.
-    return sm.QuantReg(data.y, data.X).fit(q=data.quantile, p_tol=1e-8, max_iter=5_000), data.df
+    return sm.QuantReg(data.y, data.X).fit(q=data.quantile, p_tol=1e-8, max_iter=5_000)
 
 
-def _phreg(data: _Data) -> tuple[Any, float]:
+def _phreg(data: _Data) -> Any:
     import statsmodels.api as sm
 
     assert data.event is not None
-    result = sm.PHReg(data.y, data.X, status=data.event, ties="efron").fit()
-    return result, float(data.event.sum() - data.X.shape[1])
+    return sm.PHReg(data.y, data.X, status=data.event, ties="efron").fit()
 
 
-_FITS: dict[str, Callable[[_Data], tuple[Any, float]]] = {
+_FITS: dict[str, Callable[[_Data], Any]] = {
     "ols": _ols,
     "glm": _glm,
     "gee": _gee,

@@ -96,9 +96,8 @@ def _run(args: argparse.Namespace, interruption: Interruption) -> None:
         start = time.perf_counter()
         if imputer is None:
             imputer = fit.fitted(folder, frame, args, interruption)
-        else:
-            if not (folder / work.IMPUTER).exists():
-                imputer.save(folder / work.IMPUTER)
+        elif not (folder / work.IMPUTER).exists():
+            imputer.save(folder / work.IMPUTER)
         fitted = time.perf_counter()
         drawing = Checkpoint(folder / "drawing", args.checkpoint_every, interruption)
         draws = _drawn(folder, imputer, frame, args, drawing)

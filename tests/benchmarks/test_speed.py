@@ -16,7 +16,6 @@ from benchmarks.generated import numbers
 from benchmarks.speed import costs, measurements, step, time_to_accuracy
 from benchmarks.speed.__main__ import main
 from benchmarks.speed.step import Problem
-from pyro_mgp.imputer import MGPImputer
 from pyro_mgp.model.local_parameters import local_parameters
 
 
@@ -157,12 +156,3 @@ def test_training_is_compared_by_the_score_that_adam_ends_with(tables: Path) -> 
     rows = time_to_accuracy.measure_training(tables, steps=30)
     assert [row.unit for row in rows] == ["×", "×"]
     assert rows[0].measured >= 1  # thirty steps of natural gradients are at least as good as thirty of Adam
-
-
-def test_the_mean_table_holds_the_mean_of_the_draws_and_the_observed_cells() -> None:
-    frame = numbers(60, 3)
-    draws = MGPImputer(random_state=0, max_steps=2, progress=False).fit(frame).impute(m=4)
-    mean = time_to_accuracy.mean_table(draws, frame)
-    holes = frame["c1"].isna()
-    assert mean.loc[holes, "c1"].to_numpy() == pytest.approx(draws.values["c1"].mean(0))
-    assert mean.loc[~holes, "c1"].equals(frame.loc[~holes, "c1"])

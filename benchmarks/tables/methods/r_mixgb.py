@@ -18,15 +18,6 @@ write.csv(do.call(rbind, numbered), file.path(given[1], "completed.csv"), row.na
 """
 
 
-def check() -> None:
-    """Check that R and mixgb are installed.
-
-    Raises:
-        ValueError: If they are not; the message says what to install.
-    """
-    r_mice.check("mixgb", "CRAN")
-
-
 def complete(table: pd.DataFrame, m: int, seed: int) -> list[pd.DataFrame]:
     """Return m completed tables, with the default settings."""
     return r_mice.run_script(_SCRIPT, table, m, str(seed + 1))

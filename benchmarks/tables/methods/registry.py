@@ -88,7 +88,7 @@ METHODS: dict[str, Method] = {
     "mice_pmm": Method("mice PMM", _in_r(r_mice.method("pmm", collinear=True)), r_mice.check),
     "mice_cart": Method("mice CART", _in_r(r_mice.method("cart", collinear=True)), r_mice.check),
     "mice_rf": Method("mice RF", _in_r(r_mice.method("rf", collinear=True)), r_mice.check),
-    "mixgb": Method("mixgb", _in_r(r_mixgb.complete), r_mixgb.check),
+    "mixgb": Method("mixgb", _in_r(r_mixgb.complete), functools.partial(r_mice.check, "mixgb", "CRAN")),
     "gcimpute": _rival("gcimpute"),
     "hyperimpute": _rival("hyperimpute"),
 }
