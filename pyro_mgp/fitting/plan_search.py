@@ -34,9 +34,9 @@ from pyro_mgp.model.link_specs import (
     rival_sequence,
     symmetrised_gain,
 )
-from pyro_mgp.sampling.cholesky_cache import CholeskyCache
 from pyro_mgp.sampling.fitted_model import FittedModel
 from pyro_mgp.sampling.sampler import Sampler
+from pyro_mgp.sampling.sampler_cache import SamplerCache
 from pyro_mgp.settings import Choice, Engine, Parameters, Settings
 from pyro_mgp.storage.checkpoint import Checkpoint
 
@@ -216,7 +216,7 @@ def few_chains(fitted: FittedModel) -> Sampler:
     """Return the sampler of a model's missing cells by which plans are made."""
     # Chains of their own, so that what is said of mixing does not depend on the search. Bagging links that
     # see all others, which serve here only, would add noise.
-    model = replace(fitted, cholesky_cache=CholeskyCache())
+    model = replace(fitted, cache=SamplerCache())
     return model.sampler(chains=_COMPLETIONS, searching=True)
 
 

@@ -26,7 +26,6 @@ from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.likelihoods import Observation, Truncated
 from pyro_mgp.model.link_specs import LinkSpec
 from pyro_mgp.model.sequential_chain import SequentialChain
-from pyro_mgp.sampling.cholesky_cache import CholeskyCache
 from pyro_mgp.sampling.discrete_support import DiscreteSupport
 from pyro_mgp.sampling.imputation_guide import ImputationGuide
 from pyro_mgp.sampling.initial_fill import InitialFill
@@ -34,6 +33,7 @@ from pyro_mgp.sampling.neighbours import Neighbours, may_be_local
 from pyro_mgp.sampling.new_visits import are_new_visits
 from pyro_mgp.sampling.observed_cells import ObservedCells, variables
 from pyro_mgp.sampling.sampler import Sampler
+from pyro_mgp.sampling.sampler_cache import SamplerCache
 
 FEW_ROWS = 300
 """Largest size of a small table: linear trends are not shrunk, point predictions average over more paths."""
@@ -55,7 +55,7 @@ class FittedModel:
     joint_draws: bool  # whether one posterior function per imputation is shared by all rows
     own: InputTable | None = None  # table of the fit, its target observed; None if loaded or fitted to files
     lengthscales: list[Tensor] | None = None  # drawn ones of each link, `[K, P]`; None for the estimates
-    cholesky_cache: CholeskyCache = field(default_factory=CholeskyCache)  # kept from call to call
+    cache: SamplerCache = field(default_factory=SamplerCache)  # kept from call to call
 
     def cells_of_groups(self) -> dict[Label, dict[Any, Any]]:
         """Return the cells of columns that are constant within groups in the training rows, by group."""
@@ -137,7 +137,7 @@ class FittedModel:
         chains = chains or n_chains(self.chain.n_rows, local_gps=corrected, n_values=n_values)
         return Sampler(
             self.chain, self.initial_fill, self.joint_draws, self.seed if seed is None else seed,
-            self.neighbours, observations, inverses, shifts or {}, self.cholesky_cache, self.training,
+            self.neighbours, observations, inverses, shifts or {}, self.cache, self.training,
             chains, searching, self._posterior,
         )  # fmt: skip
 
@@ -155,7 +155,7 @@ class FittedModel:
         n = n_chains(chain.n_rows)
         filled = self.initial_fill.draw(rows, self.seed)[0]
         drawn = draw_lengthscales(chain, filled, rows.observed, n, self.seed, progress=progress)
-        return replace(self, lengthscales=drawn, cholesky_cache=CholeskyCache())
+        return replace(self, lengthscales=drawn, cache=SamplerCache())
 
     def guide(self, seed: int | None = None) -> ImputationGuide:
         """Return a guide for `Predictive(chain.model, guide=...)` whose samples are imputations."""

@@ -37,7 +37,6 @@ from pyro_mgp.model.likelihoods.levels import nearest_value
 from pyro_mgp.model.limited_cells import clamped
 from pyro_mgp.model.link import Link
 from pyro_mgp.model.local_parameters import local_parameters
-from pyro_mgp.sampling.cholesky_cache import CholeskyCache
 from pyro_mgp.sampling.discrete_support import DiscreteSupport
 from pyro_mgp.sampling.fitted_model import FittedModel
 from pyro_mgp.sampling.local_gp import (
@@ -59,6 +58,7 @@ from pyro_mgp.sampling.neighbours import (
     may_be_local,
 )
 from pyro_mgp.sampling.sampler import Sampler
+from pyro_mgp.sampling.sampler_cache import SamplerCache
 from pyro_mgp.sampling.sequential_fill import SequentialFill, known_inputs
 
 MAX_ROWS = 10_000
@@ -428,7 +428,7 @@ class _Fit:
         picked, held_out = picked[some], held_out[some]
         drawn_with = replace(self.model, neighbours=found, discrete_support=list(supports))
         # Local GPs have changed: nothing that was kept may serve.
-        sampler = replace(drawn_with, cholesky_cache=CholeskyCache()).sampler(chains=self.n_paths)
+        sampler = replace(drawn_with, cache=SamplerCache()).sampler(chains=self.n_paths)
         batches = torch.arange(len(picked)).split(found.rows_at_once(self.n_paths))
         parts = [self.impute_held_out(sampler, picked[here], held_out[here]) for here in batches]
         links: list[list[LocalLink]] = []

@@ -34,7 +34,6 @@ from pyro_mgp.model.likelihoods.numeric import Contaminated, GaussianMixture
 from pyro_mgp.model.limited_cells import clamped, informative_cells
 from pyro_mgp.model.once_per_group import first_rows
 from pyro_mgp.model.sequential_chain import SequentialChain
-from pyro_mgp.sampling.cholesky_cache import CholeskyCache
 from pyro_mgp.sampling.discrete_support import DiscreteSupport
 from pyro_mgp.sampling.initial_fill import InitialFill
 from pyro_mgp.sampling.local_gp import LocalLink
@@ -42,6 +41,7 @@ from pyro_mgp.sampling.neighbours import Cells, Conditionals, Neighbours, PathPo
 from pyro_mgp.sampling.new_groups import CellsOfGroups, given_cells, with_new_groups
 from pyro_mgp.sampling.new_visits import are_new_visits, given_visits
 from pyro_mgp.sampling.residual_process import ResidualProcess
+from pyro_mgp.sampling.sampler_cache import SamplerCache
 
 T = TypeVar("T")
 
@@ -73,7 +73,7 @@ class Sampler:
     observations: Sequence[Observation | None]  # of each link, None for function plus Gaussian noise
     inverse_transforms: Sequence[InverseTransform | None]  # of each link's column, None for none
     shifts: Mapping[int, float]  # of functions in the last sweep, by column; see `sensitivity.shifts`
-    cholesky_cache: CholeskyCache  # cache shared by all samplers of a chain
+    cache: SamplerCache  # cache shared by all samplers of a chain
     training: EncodedTable | None  # rows given which functions are drawn; None to draw them from q(u)
     n_chains: int  # number of chains of Gibbs sampling of the training rows
     searching: bool = False  # draw for the search for a plan; see `Augmentation`. Nothing is bagged then
@@ -300,7 +300,7 @@ class Sampler:
             return clamped(self.start.draw(rows, self.seed, paths), rows.observed, rows.limits)
         numbers = neighbours.numbers_of_starts(paths)
         distinct = sorted(set(numbers))
-        links = self.chain, self.cholesky_cache.marginals(self.chain), self.observations
+        links = self.chain, self.cache.marginals(self.chain), self.observations
         filled = neighbours.fill.starts(*links, rows, self.seed, distinct, own)
         filled = filled[[distinct.index(number) for number in numbers]]
         linked = self.chain.linked_columns
@@ -327,7 +327,7 @@ class Sampler:
         neighbours = self.neighbours
         if neighbours is None:
             return lambda i, sparse, _: sparse.observed_as(self.observations[i])
-        marginals, numbers = self.cholesky_cache.marginals(self.chain), neighbours.numbers_of_starts(paths)
+        marginals, numbers = self.cache.marginals(self.chain), neighbours.numbers_of_starts(paths)
         here = self._holes(rows, paths) if cells is None else cells
 
         def posterior(i: int) -> PathPosteriors | None:
@@ -345,7 +345,7 @@ class Sampler:
     def sparse(self, imputations: Sequence[int]) -> Conditionals:
         """Return the links' sparse GPs at the drawn functions of imputations, or at the means of q(u)."""
         if not self.joint:
-            return self.cholesky_cache.marginals(self.chain)
+            return self.cache.marginals(self.chain)
 
         def conditionals() -> Conditionals:
             if self.training is None:
@@ -448,7 +448,7 @@ class Sampler:
 
     def _cached(self, kind: str, numbers: Sequence[int], make: Callable[[], T]) -> T:
         """Return the result of `make()`, which depends on the chains and some numbers, or the cached one."""
-        return self.cholesky_cache.get(self.chain, kind, (self.seed, self.searching, tuple(numbers)), make)
+        return self.cache.get(self.chain, kind, (self.seed, self.searching, tuple(numbers)), make)
 
     def _processes(self, imputations: Sequence[int]) -> list[ResidualProcess | None]:
         """Draw each link's residual process; None without a local GP."""

@@ -83,7 +83,7 @@ def _encoded_log_density(imputer: MGPImputer, test: pd.DataFrame, truth: pd.Data
     rows, values = imputer.codec_.encode(test), imputer.codec_.encode(truth).values
     density = torch.zeros_like(values)
     sampler, paths = imputer.model_.sampler(), range(_COMPONENTS)
-    marginals = sampler.cholesky_cache.marginals(chain)
+    marginals = sampler.cache.marginals(chain)
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(imputer.seed_)
         for here in torch.arange(len(rows)).split(_ROWS_AT_ONCE):

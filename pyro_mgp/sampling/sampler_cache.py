@@ -1,4 +1,4 @@
-"""Cache of a chain's conditionals: factorising 24 links takes longer than drawing one row."""
+"""Cache of what samplers of a chain share: factorising 24 links takes longer than drawing one row."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pyro_mgp.model.conditional import Conditional
 T = TypeVar("T")
 
 
-class CholeskyCache:
-    """Cache of conditionals with their Cholesky factors, valid until the parameters of the chain change.
+class SamplerCache:
+    """Cache of conditionals, chains of Gibbs sampling and their draws, until the chain's parameters change.
 
     It holds the most recent request of each kind. Copies start empty. Changes of a parameter through its
     `.data` are not noticed: after such a change, fit, load or copy the imputer again.
@@ -42,5 +42,5 @@ class CholeskyCache:
         found: T = cached[1]  # not read from the cache again: another thread may have replaced it
         return found
 
-    def __reduce__(self) -> tuple[type[CholeskyCache], tuple[()]]:
-        return CholeskyCache, ()
+    def __reduce__(self) -> tuple[type[SamplerCache], tuple[()]]:
+        return SamplerCache, ()
