@@ -227,8 +227,8 @@ def _levels(category: Category, visit: Visit) -> Candidates:
 def _two_parts(compound: TwoPart, visit: Visit, numbers: Numbers) -> Candidates:
     """Return the bound and some amounts with their probabilities given the earlier columns.
 
-    Of cells that have an amount, it is one of them, which leaves the density of cells
-    invariant: given the amounts, the cell is one of these candidates in proportion to their weights.
+    Of cells that have an amount, it is one of them, which leaves the density of cells invariant: given the
+    amounts, the cell is one of these candidates in proportion to their weights.
     """
     conditionals, visited, (first, second) = visit.conditionals, visit.visited, compound.links
     at = visited[first]

@@ -92,10 +92,10 @@ def fit_column(
         return codec
     # A discrete support has the bound among its values, which is enough but for counts with too many zeros.
     numbers = finite_numbers(column.dropna())
-    has_two_parts = (codec.support is None or kinds.start_at_zero(numbers)) and has_common_bound(
-        numbers, spec
-    )
-    return SemicontinuousCodec.fit(column, family, options) if has_two_parts else codec
+    if codec.support is not None and not kinds.start_at_zero(numbers):
+        return codec
+    is_bound = has_common_bound(numbers, spec)
+    return SemicontinuousCodec.fit(column, family, options) if is_bound else codec
 
 
 def codec_from_dict(state: Mapping[str, Any]) -> ColumnCodec:
