@@ -43,10 +43,11 @@ from pyro_mgp.model.link import Link
 from pyro_mgp.model.local_parameters import local_parameters
 from pyro_mgp.model.sequential_chain import SequentialChain
 
-# Fewest and most chains, and the rows that they sweep together if possible, without and with local GPs.
-# Their number is a multiple of the fewest: imputations alternate between as many metrics, see `Neighbours`.
-# What all chains share of local GPs takes most of their time.
-_FEWEST_CHAINS, _MOST_CHAINS, _ROWS_AT_ONCE, _ROWS_WITH_LOCAL_GPS = 4, 20, 10_000, 200_000
+# Possible numbers of chains, and the rows that they sweep together if possible, without and with local GPs.
+# Twenty imputations, the usual number, are one draw of all chains or several: none is left over. With local
+# GPs they alternate between four metrics, see `Neighbours`, and what chains share takes most of their time.
+_NUMBERS, _ROWS_AT_ONCE = (20, 10, 5, 4), 10_000
+_NUMBERS_WITH_LOCAL_GPS, _ROWS_WITH_LOCAL_GPS = (20, 12, 8, 4), 200_000
 # Entries of all chains' precision matrices of a function.
 _ENTRIES_AT_ONCE = 2_000_000
 # Iterations of a joint density until the first draw, in multiples of those between draws, in the search for a
@@ -369,4 +370,5 @@ def n_chains(n_rows: int, *, local_gps: bool = False, n_values: int = 0) -> int:
     """
     at_once = _ROWS_WITH_LOCAL_GPS if local_gps else _ROWS_AT_ONCE
     most = min(at_once // max(n_rows, 1), _ENTRIES_AT_ONCE // max(n_values, 1) ** 2)
-    return min(max(most // _FEWEST_CHAINS * _FEWEST_CHAINS, _FEWEST_CHAINS), _MOST_CHAINS)
+    numbers = _NUMBERS_WITH_LOCAL_GPS if local_gps else _NUMBERS
+    return next((n for n in numbers if n <= most), numbers[-1])

@@ -135,12 +135,14 @@ def test_a_search_for_a_plan_has_a_shorter_burn_in(searching: bool, n_iterations
     assert len(swept) == n_iterations + 3
 
 
-@pytest.mark.parametrize(("rows", "chains"), [(1, 20), (500, 20), (501, 16), (1000, 8), (10_000, 4)])
-def test_small_tables_have_more_chains_a_multiple_of_four(rows: int, chains: int) -> None:
+@pytest.mark.parametrize(
+    ("rows", "chains"), [(1, 20), (500, 20), (501, 10), (1000, 10), (1001, 5), (10_000, 4)]
+)
+def test_small_tables_have_more_chains_a_divisor_of_twenty(rows: int, chains: int) -> None:
     assert n_chains(rows) == chains
 
 
-@pytest.mark.parametrize(("rows", "chains"), [(1, 20), (10_000, 20), (10_001, 16), (50_000, 4)])
+@pytest.mark.parametrize(("rows", "chains"), [(1, 20), (10_000, 20), (10_001, 12), (20_000, 8), (50_000, 4)])
 def test_chains_with_local_gps_are_more(rows: int, chains: int) -> None:
     assert n_chains(rows, local_gps=True) == chains
 
