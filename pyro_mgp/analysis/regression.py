@@ -141,7 +141,8 @@ class Regression:
             needs = f"regressions need formulaic and statsmodels ({error}): pip install 'pyro_mgp[models]'"
             raise ImportError(needs) from error
         result = _FITS[self.model](data)
-        df: Any = df_complete_of(result)
+        df = df_complete_of(result)
+        assert df is not None  # all of these results have it
         names = data.X.columns
         params = pd.Series(np.asarray(result.params)[: len(names)], names, dtype=np.float64)
         if self.model == "ordered":

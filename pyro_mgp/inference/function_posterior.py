@@ -158,7 +158,7 @@ class CoefficientScales:
             return scale.log() - (scale / self.wide[-1]).square().log1p()
 
         # Variances that inducing values do not determine stay those at the last scale: exact ones would need
-        # another Gram matrix. With it pooled estimates of six designs (60 to 400 rows, 20 tables each) had
+        # another Gram matrix. With it pooled estimates of six designs (60 to 400 rows, 19 or 20 tables) had
         # the same means up to .007 of slopes from 0 to 1, and intervals of the same width up to 4 %. With few
         # inducing values for curved functions (3 for 40 rows) scales are .3 off on the log scale.
         step = _STEP * normal[:, 3:4]

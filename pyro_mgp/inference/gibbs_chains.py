@@ -44,8 +44,9 @@ from pyro_mgp.model.local_parameters import local_parameters
 from pyro_mgp.model.sequential_chain import SequentialChain
 
 # Possible numbers of chains, and the rows that they sweep together if possible, without and with local GPs.
-# Twenty imputations, the usual number, are one draw of all chains or several: none is left over. With local
-# GPs they alternate between four metrics, see `Neighbours`, and what chains share takes most of their time.
+# Without, twenty imputations, the usual number, are one draw of all chains or several: none is left over.
+# With local GPs, of which chains share what takes most of their time, numbers are multiples of four, because
+# imputations alternate between four metrics (`Neighbours`). Sixteen chains would draw twice, as twelve do.
 _NUMBERS, _ROWS_AT_ONCE = (20, 10, 5, 4), 10_000
 _NUMBERS_WITH_LOCAL_GPS, _ROWS_WITH_LOCAL_GPS = (20, 12, 8, 4), 200_000
 # Entries of all chains' precision matrices of a function.
