@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+import statsmodels.api as sm
 import torch
 from scipy.stats import multivariate_normal
 from torch import Tensor
@@ -209,15 +210,21 @@ def test_an_interaction_with_a_level_puts_the_outcome_last() -> None:
     assert best_order(evidence, [], [2, 0, 1])[-1] == 2
 
 
-def test_indicators_of_a_variable_are_one_variable() -> None:
-    """Its evidence is that of all indicators but the last, each given the earlier ones."""
-    table, groups, binary = level_and_number(1)
-    together = Evidence(table, groups, binary)
-    apart = Evidence(table, [0, 1, 2, 3, 4], binary)
-    expected = apart.of(0, frozenset([3])) + apart.of(1, frozenset([3, 0]))
-    # Products of indicators of one variable are no terms, but here they add little.
-    assert together.of(0, frozenset([1])) == pytest.approx(expected, abs=5)
-    assert together._columns(0) == [0, 1, 2]
+@pytest.mark.parametrize("n_levels", [2, 3, 6])
+def test_the_evidence_of_a_category_is_that_of_multinomial_regression(n_levels: int) -> None:
+    generator = np.random.default_rng(1)
+    x = generator.normal(size=(10_000, 2))
+    utilities = x @ generator.normal(size=(2, n_levels)) * 0.3 + generator.gumbel(size=(10_000, n_levels))
+    level = utilities.argmax(1)
+    table = torch.as_tensor(np.column_stack([np.eye(n_levels)[level], x]))
+    evidence = Evidence(table, [0] * n_levels + [1, 2], [True] * n_levels + [False] * 2)
+    gain = evidence.of(0, frozenset([1, 2])) - evidence.of(0, frozenset())
+    fitted, alone = (
+        sm.MNLogit(level, inputs).fit(disp=False) for inputs in (sm.add_constant(x), np.ones(10_000))
+    )
+    # Twice as many coefficients as levels but one, at ½ log n each.
+    expected = fitted.llf - alone.llf - (n_levels - 1) * np.log(10_000)
+    assert gain == pytest.approx(expected, rel=0.1)
 
 
 @pytest.mark.parametrize(("slope", "expected"), [(0.0, 0.0), (100.0, 1.0)])
