@@ -256,7 +256,7 @@ def test_products_of_binary_columns_and_those_of_counts() -> None:
     links = plan_links(codec, np.ones(4, dtype=bool), None, sequence=[0, 1, 2, 3])
     x, z, on, visits = products_of(codec, links)
     assert (x, z, on) == ([], [(0, 0)], [(0, 0), (0, 1), (1, 1)])
-    assert visits == [(0, 2), (1, 2)]  # no square of a binary column, no exponential of a quadratic function
+    assert visits == [(0, 1), (0, 2), (1, 2)]  # no squares
 
 
 def test_links_with_many_inputs_have_products_of_the_best() -> None:
