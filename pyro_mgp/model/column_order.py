@@ -138,25 +138,25 @@ class Evidence:
         return self.of(variable, others) - self._of(variable, others, only_linear=True)
 
     def _of(self, variable: int, before: frozenset[int], only_linear: bool = False) -> float:
-        inputs, columns = (
-            [d for d, group in enumerate(self.groups) if group in before],
-            self._columns(variable),
-        )
+        inputs = [d for d, group in enumerate(self.groups) if group in before]
+        columns = self._columns(variable)
         numbers = [d for d in columns if not self.binary[d]]
         found = sum(self.amounts.get(d, self)._of_column(d, inputs, only_linear) for d in numbers)
         return found + self._of_levels([d for d in columns if self.binary[d]], inputs, only_linear)
 
     def _of_levels(self, indicators: Sequence[int], inputs: Sequence[int], only_linear: bool) -> float:
         """Return the log evidence of a category above that without inputs; see the module."""
-        shares = [self.shares[d] for d in indicators]
-        if len(shares) == 1:  # of two levels, which have the same regression
-            shares, indicators = [shares[0], 1 - shares[0]], [*indicators, *indicators]
+        regressed = indicators if len(indicators) > 2 else indicators[:1]
+        shares = [self.shares[d] for d in regressed]
+        gains = [self._of_column(d, inputs, only_linear) - self._of_column(d, ()) for d in regressed]
+        if len(regressed) == 1:  # indicators of two levels have the same regression
+            shares, gains = [shares[0], 1 - shares[0]], [*gains, *gains]
         entropies = [_entropy(share) for share in shares]
-        found = 0.0
-        for d, share, entropy in zip(indicators, shares, entropies, strict=True):
-            gain = self._of_column(d, inputs, only_linear) - self._of_column(d, ())
-            found += (1 - share) * min(gain, self.n_rows * (entropy + _entropy(1 - share)))
-        return min(found, self.n_rows * sum(entropies))
+        weighted = (
+            (1 - share) * min(gain, self.n_rows * (entropy + _entropy(1 - share)))
+            for share, gain, entropy in zip(shares, gains, entropies, strict=True)
+        )
+        return min(sum(weighted), self.n_rows * sum(entropies))
 
     def _of_column(self, column: int, inputs: Sequence[int], only_linear: bool = False) -> float:
         if self.products[column, column] <= 0:
