@@ -248,6 +248,15 @@ def test_counts_come_after_the_columns_on_which_their_logarithm_depends() -> Non
     assert symmetrised_gain(codec, [rows, rows], [[2, 0, 1], [0, 1, 2]]) > 10
 
 
+def test_counts_come_first_where_the_evidence_does_not_tell() -> None:
+    generator = np.random.default_rng(0)
+    frame = pd.DataFrame({"x": 0.1 * generator.normal(size=300), "visits": generator.poisson(2, 300)})
+    codec = TableCodec.fit(frame, False, 50)
+    evidence = evidence_of(codec, codec.encode_cells(frame).values[None])
+    assert abs(evidence.of_order([0, 1]) - evidence.of_order([1, 0])) < 1
+    assert plan_sequence(codec, evidence, np.ones(2, dtype=bool), False) == [1, 0]
+
+
 def test_products_of_binary_columns_and_those_of_counts() -> None:
     generator = np.random.default_rng(0)
     frame = pd.DataFrame({"x": generator.normal(size=50), "z": generator.normal(size=50)})
