@@ -21,8 +21,8 @@ Indicators of levels are regressed like numbers, and the log evidence of a categ
 weighted by 1 - p, where p is the share of its level. For small effects this is multinomial regression: in the
 likelihood ratio ½ Σᵢₖ (pᵢₖ - pₖ)² / pₖ, the part of an indicator is 1 - pₖ times the gain of its regression,
 ½ n R². (Regressions of each indicator given the earlier ones would count what they gain in the rows of the
-later levels for all rows, 1.2 times too much in a category of three levels and 1.8 times in one of six, and
-put it last.) Other columns add at most the entropy, which they reach where they determine the level.
+later levels for all rows: 1.2 times the gain in a category of three levels and 1.8 times in one of six, which
+is then put last.) Other columns add at most the entropy, which they reach where they determine the level.
 
 Orders are improved by moving one variable at a time. (Teyssier and Koller, UAI 2005, swap adjacent columns;
 that gets stuck if unrelated columns lie between related ones.)
