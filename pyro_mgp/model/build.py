@@ -175,6 +175,9 @@ def build_chain(
             few = spec.product_inputs if is_sparse(len(spec.smooth_inputs), n_rows) else None
             curved = None if few is None else [i for i, d in enumerate(inputs) if d in few]
             covariance = kernel(len(inputs), pairs, n_features, own, curved=curved)
+            trend, _ = trend_of(covariance)
+            if trend is not None and isinstance(likelihood, NegativeBinomial):
+                trend.product_deviations *= _PRODUCTS_OF_COUNTS
         elif inputs:
             covariance = kernel(len(inputs))
         else:
@@ -183,9 +186,6 @@ def build_chain(
             raise TypeError(
                 f"kernel must be a function input_dim -> pyro.contrib.gp kernel, but it gave {covariance!r}"
             )
-        trend, _ = trend_of(covariance)
-        if trend is not None and isinstance(likelihood, NegativeBinomial):
-            trend.product_deviations *= _PRODUCTS_OF_COUNTS
         Xu = inducing[:, inputs].clone()
         link = Link(covariance, Xu, spec.column, inputs, likelihood, _JITTER, spec.unless, spec.once_per)
         link.Xu_unconstrained.requires_grad_(train_inducing)
