@@ -24,7 +24,13 @@ from pyro_mgp.model.chain import Chain
 from pyro_mgp.model.kernels import WITH_TREND, KernelFactory, resolve_kernel
 from pyro_mgp.model.likelihoods import Gaussian, Ordinal
 from pyro_mgp.model.limited_cells import clamped
-from pyro_mgp.model.link_specs import LinkSpec, rows_in_kernels, rows_of_training, with_product_inputs
+from pyro_mgp.model.link_specs import (
+    LinkSpec,
+    rows_in_kernels,
+    rows_of_training,
+    with_level_orders,
+    with_product_inputs,
+)
 from pyro_mgp.sampling.fitted_model import FittedModel
 from pyro_mgp.sampling.initial_fill import InitialFill
 from pyro_mgp.sampling.local_gp import MAX_INPUTS
@@ -40,8 +46,8 @@ _MOST_AUGMENTED = 500_000
 # Fewest observed cells of a column of which some are held out, and fewest such cells: fewer say too little
 # about when to stop, and the bound is watched instead.
 _FEWEST_OBSERVED, _FEWEST_HELD_OUT = 20, 100
-# Rows from which the inputs of products are chosen.
-_ROWS_OF_PRODUCTS = 5000
+# Rows from which the order of levels and the inputs of products are chosen.
+_ROWS_OF_LINKS = 5000
 
 
 @dataclass(frozen=True)
@@ -82,7 +88,7 @@ class TrainingTable:
         groups = torch.as_tensor(self.encoder.codec.groups)
         if self.encoder.target is not None:
             groups = torch.cat([groups, groups.max()[None] + 1])
-        # The last indicator of a category has no link, but would give its level away.
+        # One indicator of a category has no link, but would give its level away.
         linked = torch.isin(groups, groups[[link.column for link in self.link_specs]])
         linked &= observed.sum(0).cpu() >= _FEWEST_OBSERVED
         # The indicators of a category are one cell.
@@ -117,9 +123,11 @@ def fit_chain(
     start, filled = _initial_fill(engine, given, rows, held_out, seed)
     if given.completed is not None:
         filled = given.completed.to(rows.values)
+    codec, some = given.encoder.codec, filled[:_ROWS_OF_LINKS].cpu()
+    link_specs = with_level_orders(codec, given.link_specs, some, rows.observed[:_ROWS_OF_LINKS].cpu())
     if resolve_kernel(settings.kernel.value) in WITH_TREND:
-        some = filled[:_ROWS_OF_PRODUCTS].cpu()
-        given = replace(given, link_specs=with_product_inputs(given.encoder.codec, given.link_specs, some))
+        link_specs = with_product_inputs(codec, link_specs, some)
+    given = replace(given, link_specs=link_specs)
     noise = build.starting_noise(start.covariance, given.link_specs, given.is_sequential)
     part = rows_of_training(given.encoder.codec, rows) if given.is_sequential else None
     trained = slice(None) if part is None else part

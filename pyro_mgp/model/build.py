@@ -96,10 +96,13 @@ def compounds(codec: TableCodec, link_specs: Sequence[LinkSpec], device: torch.d
     found = list[Compound]()
     for column in codec.columns:
         columns = tuple(range(codec.n_encoded)[codec.slices[column.name]])
-        if column.indicators is not None and columns[0] in numbers:
-            off, on = (torch.as_tensor(values, device=device) for values in column.indicators)
-            found.append(Category(tuple(numbers[d] for d in columns[:-1]), columns, off, on))
-        if isinstance(column, SemicontinuousCodec) and columns[0] in numbers:
+        linked = [d for d in numbers if d in columns]
+        if column.indicators is not None and linked:
+            of_levels = (*linked, *(d for d in columns if d not in linked))
+            places = [d - columns[0] for d in of_levels]
+            off, on = (torch.as_tensor(values[places], device=device) for values in column.indicators)
+            found.append(Category(tuple(numbers[d] for d in linked), of_levels, off, on))
+        if isinstance(column, SemicontinuousCodec) and linked:
             off, on = torch.tensor(column.indicator_values, dtype=torch.float64, device=device).unbind()
             found.append(TwoPart(tuple(numbers[d] for d in columns), columns, off, on, *column.of_means))
     return found

@@ -63,7 +63,22 @@ _ROWS_PER_TERM, _PATIENCE = 10, 5
 _CONSTANT = 1e-9
 
 
-class Evidence:
+class OrderEvidence:
+    """Log evidence of orders: of the factors of a density, each given the set of earlier ones."""
+
+    def __init__(self) -> None:
+        self.of = functools.cache(self._of)
+        """Function that returns the log evidence of a factor given some earlier ones, up to a constant."""
+
+    def _of(self, item: int, before: frozenset[int]) -> float:
+        raise NotImplementedError
+
+    def of_order(self, order: Sequence[int], before: Sequence[int] = ()) -> float:
+        """Return the log evidence of factors, each given the earlier ones and those `before`."""
+        return sum(self.of(each, frozenset([*before, *order[:i]])) for i, each in enumerate(order))
+
+
+class Evidence(OrderEvidence):
     """Log evidence of variables of a table given others, cached.
 
     Args:
@@ -110,8 +125,7 @@ class Evidence:
         self.products = together.T @ together * (self.n_rows / len(values))
         self.kinds = torch.tensor(kinds)
         self.first, self.second = torch.tensor(pairs).unbind(1)
-        self.of = functools.cache(self._of)
-        """Function that returns the log evidence of a variable given some others, up to a constant."""
+        super().__init__()
 
     def _of_rows(self, values: Tensor, rows: Tensor) -> Evidence:
         """Return the evidence of some rows, given Bool `[n]`."""
@@ -128,18 +142,14 @@ class Evidence:
         n_terms = (1 + _CURVES) * n_columns + n_products
         return max(int(_MOST_WORK / (self.n_rows * n_terms**2)), 1)
 
-    def of_order(self, order: Sequence[int], before: Sequence[int] = ()) -> float:
-        """Return the log evidence of variables, each given the earlier ones and `before`."""
-        return sum(self.of(each, frozenset([*before, *order[:i]])) for i, each in enumerate(order))
-
     def of_curvature(self, variable: int) -> float:
         """Return by how much products and curves raise the log evidence of a variable given all others."""
         others = frozenset(self.groups) - {variable}
         return self.of(variable, others) - self._of(variable, others, only_linear=True)
 
-    def _of(self, variable: int, before: frozenset[int], only_linear: bool = False) -> float:
+    def _of(self, item: int, before: frozenset[int], only_linear: bool = False) -> float:
         inputs = [d for d, group in enumerate(self.groups) if group in before]
-        columns = self._columns(variable)
+        columns = self._columns(item)
         numbers = [d for d in columns if not self.binary[d]]
         found = sum(self.amounts.get(d, self)._of_column(d, inputs, only_linear) for d in numbers)
         return found + self._of_levels([d for d in columns if self.binary[d]], inputs, only_linear)
@@ -263,9 +273,9 @@ def best_order(evidence: Evidence, first: Sequence[int], then: Sequence[int]) ->
     is_wide = len(evidence.groups) > _MOST_COLUMNS
     curved = [each for each in first if not is_wide and evidence.of_curvature(each) > _VERY_CLEARLY]
     plain = [each for each in first if each not in curved]
-    order = _improved(evidence, then, first)
+    order = improved_order(evidence, then, first)
     # No link predicts variables in front, but the evidence of their order counts if one of them leaves.
-    curved = _improved(evidence, curved, plain)
+    curved = improved_order(evidence, curved, plain)
     for each in list(curved) if order else ():
         rest = [variable for variable in curved if variable != each]
         now = evidence.of_order([*curved, *order], plain)
@@ -275,11 +285,11 @@ def best_order(evidence: Evidence, first: Sequence[int], then: Sequence[int]) ->
         if found[best] > now + _VERY_CLEARLY:
             curved, order = rest, later[best]
     front = [*plain, *curved]
-    return front + _improved(evidence, order, front)
+    return front + improved_order(evidence, order, front)
 
 
-def _improved(evidence: Evidence, order: Sequence[int], fixed: Sequence[int]) -> list[int]:
-    """Return an order whose evidence no move of one variable clearly raises; see `CLEARLY`."""
+def improved_order(evidence: OrderEvidence, order: Sequence[int], fixed: Sequence[int] = ()) -> list[int]:
+    """Return an order, after `fixed` factors, whose evidence no move of one clearly raises; see `CLEARLY`."""
     order = list(order)
     moves = [(i, j) for i in range(len(order)) for j in range(len(order)) if j not in (i, i - 1)]
     improved = True

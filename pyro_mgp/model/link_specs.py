@@ -20,6 +20,7 @@ from pyro_mgp.data.groups import WithinGroups
 from pyro_mgp.data.table import TableCodec
 from pyro_mgp.model.column_order import CLEARLY, MOST_INPUTS, Evidence, best_order
 from pyro_mgp.model.kernels import RandomEffects
+from pyro_mgp.model.level_order import best_level_order
 
 # Inputs of a link, as a share of the rows, beyond which few of them are expected to matter.
 _SPARSE_FROM = 0.2
@@ -73,9 +74,9 @@ def plan_links(
     input of the others if `target_is_input`. They have the `order` of these labels, or of ascending standard
     deviation before scaling; links of a category follow each other. The inputs of a link are all columns that
     its `specs` allow but those of its own variable: the other indicators of a category are missing whenever
-    it is. The last indicator has no link; see `Category`. In a `SequentialChain`, `sequence` are the encoded
-    columns with a link, in order: the inputs of each are the earlier ones and those without a link, and it
-    has random effects of all groups, but for columns that are constant `within` groups.
+    it is. The last indicator has no link; see `with_level_orders`. In a `SequentialChain`, `sequence` are the
+    encoded columns with a link, in order: the inputs of each are the earlier ones and those without a link,
+    and it has random effects of all groups, but for columns that are constant `within` groups.
 
     Raises:
         ValueError: If `order` does not name each column with a link exactly once, or one has no predictors.
@@ -117,6 +118,28 @@ def plan_links(
         name = f"target {name}"
     last = tuple(np.flatnonzero(visible[-1] & ~is_group).tolist())
     return [*link_specs, LinkSpec(name, codec.n_encoded, last)]
+
+
+def with_level_orders(
+    codec: TableCodec, link_specs: Sequence[LinkSpec], completed: Tensor, observed: Tensor
+) -> list[LinkSpec]:
+    """Return links with the levels of each category in the best order, and the last level without one.
+
+    The order follows from those of the completed rows `[n, D]` in which the category is observed, given
+    Bool `[n, D]`; see `level_order`.
+    """
+    found, first = list(link_specs), codec.slices
+    for column in codec.columns:
+        indicators = range(codec.n_encoded)[first[column.name]]
+        numbers = [i for i, link in enumerate(link_specs) if link.column in indicators]
+        if column.indicators is None or len(numbers) < 2:  # both orders of two levels are one model
+            continue
+        inputs, known = found[numbers[0]].smooth_inputs, completed[observed[:, indicators[0]]]
+        level = known[:, list(indicators)].argmax(1)
+        order = [indicators[k] for k in best_level_order(known[:, list(inputs)], level, len(indicators))]
+        for k, i in enumerate(numbers):
+            found[i] = replace(found[i], name=codec.names[order[k]], column=order[k], unless=tuple(order[:k]))
+    return found
 
 
 def with_product_inputs(

@@ -64,7 +64,7 @@ class Variable:
 
     codec: ColumnCodec  # codec of the column
     links: tuple[int, ...]  # numbers of its links in the chain
-    columns: tuple[int, ...]  # indices of its encoded columns
+    columns: tuple[int, ...]  # indices of its encoded columns, in the order of their links
     compound: Compound | None  # levels of a category, or two parts, modelled one after the other
     of_no_column: bool  # whether its numbers are no cells of the table: of a target, or on another scale
 
@@ -145,8 +145,10 @@ class ObservedCells:
             numbers = _in_own_units(variable, frame, at, observed)
             drawn, log_density = _replicate(variable, predicted, observed, eps, numbers)
             has_support = isinstance(predicted[0].observation, DiscreteSupport)
+            in_table = np.argsort(variable.columns)
             cells_of, replicates = (
-                variable.codec.decode(each.cpu().numpy(), has_support) for each in (observed, drawn)
+                variable.codec.decode(each.cpu().numpy()[..., in_table], has_support)
+                for each in (observed, drawn)
             )
             is_probability = _is_discrete(variable.codec, predicted[0].observation) or variable.codec.step > 0
             yield Replicates(at, cells_of, replicates, log_density.cpu().numpy(), is_probability)

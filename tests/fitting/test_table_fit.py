@@ -152,6 +152,20 @@ def test_levels_that_only_other_rows_of_a_subject_tell_have_links_that_see_all_o
         assert (draw["arm"].astype(bool) != truth)[missing].mean() < 0.1
 
 
+@pytest.mark.parametrize("inputs", ["earlier", "others"])
+@pytest.mark.parametrize("names", ["abc", "bac", "bca"])
+def test_names_of_levels_do_not_tell_which_comes_first(names: str, inputs: Any) -> None:
+    """Of three stages along x, the second one is told from both others by no linear function."""
+    generator = np.random.default_rng(0)
+    x = 2 * generator.normal(size=200)
+    stage = np.digitize(x + 0.3 * generator.normal(size=200), [-1, 1])
+    frame = pd.DataFrame({"x": x, "stage": np.array(list(names))[stage]})
+    frame.loc[generator.random(200) < 0.2, "stage"] = None
+    imputer = MGPImputer(inputs=inputs, max_steps=5, random_state=0, progress=False).fit(frame)
+    first, _ = imputer.order_
+    assert first != f"stage={names[1]}"
+
+
 @pytest.mark.parametrize(("n_columns", "inputs"), [(3, "earlier"), (4, "others")])
 def test_tables_of_many_links_have_links_that_see_all_others(
     n_columns: int, inputs: str, monkeypatch: pytest.MonkeyPatch

@@ -28,6 +28,7 @@ from pyro_mgp.model.link_specs import (
     rows_in_kernels,
     rows_of_training,
     symmetrised_gain,
+    with_level_orders,
     with_product_inputs,
 )
 from pyro_mgp.model.sequential_chain import SequentialChain
@@ -105,6 +106,26 @@ def test_a_link_sees_everything_but_its_own_variable() -> None:
 def test_a_level_has_the_earlier_indicators_in_unless() -> None:
     unless = {w.name: w.unless for w in plan_links(CODEC, np.ones(6, dtype=bool), None)}
     assert unless == {"height": (), "species=a": (), "species=b": (1,), "width": (), "7": ()}
+
+
+def test_links_of_levels_follow_the_order_that_observed_rows_show() -> None:
+    x = np.linspace(-3, 3, 90)
+    stage = np.array(["first", "among", "third"])[np.digitize(x, [-1, 1])]
+    frame = pd.DataFrame({"x": x, "stage": stage, "on": np.arange(90) % 2 == 0})
+    codec = TableCodec.fit(frame)
+    links = plan_links(codec, np.ones(codec.n_encoded, dtype=bool), None, sequence=[4, 0, 1, 2, 3])
+    assert names(links) == ["on", "x", "stage=among", "stage=first"]
+    table = codec.encode_cells(frame)
+    found = with_level_orders(codec, links, table.values, table.observed)
+    assert found[:2] == links[:2]
+    assert found[2].name != "stage=among"  # which is told from both others by no linear function
+    assert found[3].unless == (found[2].column,)
+    assert {link.inputs for link in found[2:]} == {links[2].inputs}
+    assert [codec.names[link.column] for link in found] == names(found)
+    # Where "first" is not known it is the rarest level, and nothing tells that another one should come first.
+    observed = table.observed.clone()
+    observed[:30, 1:4] = False
+    assert names(with_level_orders(codec, links, table.values, observed))[2] == "stage=first"
 
 
 @pytest.mark.parametrize("is_input", [True, False])

@@ -12,7 +12,8 @@ A variable of K unordered levels is K - 1 such booleans, by stick-breaking:
     P(level k) = πₖ · Π_{j<k} (1 - πⱼ),   π_K = 1
 
 Link k gives πₖ, the probability of level k given that the variable has none of the earlier levels, and learns
-from the rows of which that is true (Linderman, Johnson and Adams, NIPS 2015).
+from the rows of which that is true (Linderman, Johnson and Adams, NIPS 2015). `level_order` chooses the order
+of the levels.
 """
 
 from __future__ import annotations
@@ -122,9 +123,9 @@ class Category:
     """Stick-breaking probabilities of the levels of one variable, from its K - 1 binary links."""
 
     links: tuple[int, ...]
-    """Numbers of the K - 1 links, in the order of the levels."""
+    """Numbers of the K - 1 links, in order."""
     columns: tuple[int, ...]
-    """The encoded columns of its K indicators, the last of which has no link."""
+    """The encoded columns of its K indicators, in the order of their links; the last one has none."""
     off: Tensor
     on: Tensor
     """Standardised value of each indicator where it is off, and where it is on, `[K]`."""
