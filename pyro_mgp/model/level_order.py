@@ -8,7 +8,7 @@ Laplace's method (Bishop, Pattern Recognition and Machine Learning, 2006, sectio
 because links shrink the others more.
 
 The search starts with rare levels first: where all levels follow a multinomial logit, the log odds of a rare
-level against all others are nearly linear. An order by names would make draws depend on them.
+level against all others are nearly linear. The order of the table may be better, where its levels are ordered.
 """
 
 from __future__ import annotations
@@ -84,7 +84,9 @@ def best_level_order(inputs: Tensor, level: Tensor, n_levels: int) -> list[int]:
         >>> best_level_order(x, torch.tensor([1, 0, 2])[torch.arange(90) // 30], 3)
         [1, 0, 2]
     """
-    order = torch.bincount(level, minlength=n_levels).argsort(stable=True).tolist()
-    if n_levels > _MOST_LEVELS or not 0 < inputs.shape[1] <= _MOST_INPUTS:
-        return order
-    return improved_order(LevelEvidence(inputs[:_MOST_ROWS], level[:_MOST_ROWS], n_levels), order)
+    rare_first = torch.bincount(level, minlength=n_levels).argsort(stable=True).tolist()
+    if not 0 < inputs.shape[1] <= _MOST_INPUTS:
+        return rare_first
+    evidence = LevelEvidence(inputs[:_MOST_ROWS], level[:_MOST_ROWS], n_levels)
+    start = max(rare_first, list(range(n_levels)), key=evidence.of_order)
+    return improved_order(evidence, start) if n_levels <= _MOST_LEVELS else start

@@ -77,8 +77,21 @@ def test_rare_levels_of_a_multinomial_logit_come_before_the_most_frequent_one(by
     assert {number[2], number[3]} == set(order[:2])
 
 
-def test_without_inputs_and_with_many_levels_the_rarest_level_comes_first() -> None:
+def test_without_inputs_the_rarest_level_comes_first() -> None:
     level = torch.tensor([1] * 9 + [2] * 3 + [0] * 5)
     assert best_level_order(torch.zeros(17, 0).double(), level, 3) == [2, 0, 1]
-    many = torch.repeat_interleave(torch.arange(30), torch.arange(30, 0, -1))
-    assert best_level_order(many[:, None].double(), many, 30) == list(range(29, -1, -1))
+
+
+@pytest.mark.parametrize("rare_first", [False, True])
+def test_of_many_levels_the_order_of_the_table_or_of_frequencies_is_kept(rare_first: bool) -> None:
+    """Of levels along a line, those at an end are told from all others."""
+    sizes = (
+        torch.tensor([9, 8, 10, 7, 11, 6, 12] * 4).sort().values
+        if rare_first
+        else 8 + torch.arange(28) * 5 % 7
+    )
+    along = torch.repeat_interleave(torch.arange(28), sizes)
+    number = torch.arange(28).flip(0) * 3 % 28 if rare_first else torch.arange(28)
+    order = best_level_order(along[:, None].double(), number[along], 28)
+    expected = torch.bincount(number[along], minlength=28).argsort(stable=True) if rare_first else number
+    assert order == expected.tolist()
