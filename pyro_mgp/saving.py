@@ -45,7 +45,7 @@ from pyro_mgp.storage.untrusted import MALFORMED, build, check, check_among
 Imputer = TypeVar("Imputer", bound=Parameters)
 
 KIND = "MGPImputer"
-FORMAT_VERSION = 19
+FORMAT_VERSION = 20
 _ARRAYS = "arrays.safetensors"
 # Parameters of a link whose shape depends on its inducing inputs.
 _OF_INDUCING = {"Xu_unconstrained": 1, "u_loc_unconstrained": 1, "u_scale_tril_unconstrained": 2}

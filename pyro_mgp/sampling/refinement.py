@@ -37,6 +37,7 @@ from pyro_mgp.model.likelihoods.levels import nearest_value
 from pyro_mgp.model.limited_cells import clamped
 from pyro_mgp.model.link import Link
 from pyro_mgp.model.local_parameters import local_parameters
+from pyro_mgp.model.sequential_chain import SequentialChain
 from pyro_mgp.sampling.discrete_support import DiscreteSupport
 from pyro_mgp.sampling.fitted_model import FittedModel
 from pyro_mgp.sampling.local_gp import (
@@ -83,8 +84,8 @@ _CUTS, _FREEDOMS, _AMPLITUDES = (None, 4.0), (1.0, 10.0), (0.1, 0.3, 1.0)
 _N_SCORED, _N_WORST = 900, 100
 # Values stored at a time for the neighbourhoods of these cells: 16 MB.
 _KEPT_AT_ONCE = 2**21
-# Most cells to which a discrete support is fitted.
-_FITTED = 2000
+# Most cells to which a discrete support is fitted, and chains that draw functions of a joint density for it.
+_FITTED, _CHAINS = 2000, 4
 # Standard errors by which the local GP must improve on the sparse GP alone.
 _CLEARLY = 2.0
 # Held-out cells: most rows, cells per row, fewest per column, and largest share of the observed cells.
@@ -401,9 +402,10 @@ class _Fit:
         # Without a local GP, values of a link that is not Gaussian have the probabilities of its likelihood.
         if values is None or not (link.is_gaussian or metrics):
             return None
+        if isinstance(self.chain, SequentialChain):
+            return self.fit_normal_support(i, values)
         column = link.column
-        observed = link.learns_from(self.rows.values, self.rows.observed).nonzero()[:, 0]
-        observed = observed[torch.randperm(len(observed), generator=self.generator).to(observed.device)]
+        observed = self.observed_cells(i)
         chosen, cells = nearest_value(values, self.rows.values[observed, column]), observed[:_FITTED]
         loo, targets = self.leave_one_out(i, cells), self.rows.values[cells, column]
         mean, variance = targets - loo.residuals, loo.alone
@@ -415,6 +417,37 @@ class _Fit:
         counts = torch.bincount(chosen, minlength=len(values)).to(values) + 1
         frequencies = counts / counts.sum()
         return DiscreteSupport.fit(values, targets, mean, variance, frequencies, of_neighbours, loo.levels)
+
+    def fit_normal_support(self, i: int, values: Tensor) -> DiscreteSupport:
+        """Fit the discrete support of a joint density's i-th link, given functions drawn with the table."""
+        column, observed = self.chain.links[i].column, self.observed_cells(i)
+        cells, chosen = observed[:_FITTED], nearest_value(values, self.rows.values[observed, column])
+        counts = torch.bincount(chosen, minlength=len(values)).to(values) + 1
+        targets = self.rows.values[cells, column]
+        if self.model.training is None:  # functions come from q(u), given many rows
+            loo = self.leave_one_out(i, cells)
+            mean, variance = (targets - loo.residuals)[None], loo.alone[None]
+        else:
+            conditional = self.drawn_functions[i]
+            at = conditional.moments(self.drawn[cells].expand(_CHAINS, -1, -1))
+            mean, variance = at.mean, (at.variance + conditional.noise).expand_as(at.mean)
+        of_paths = targets.expand_as(mean).flatten(), mean.flatten(), variance.flatten()
+        return DiscreteSupport.fit_normal(values, *of_paths, counts / counts.sum())
+
+    @functools.cached_property
+    def drawn_functions(self) -> Conditionals:
+        """Links at functions that a few chains draw given the completed table."""
+        everything = torch.ones_like(self.rows.observed)
+        table = replace(self.rows, values=self.drawn, observed=everything, limits=None)
+        # The cache is one of their own, since the model has no discrete support yet.
+        sampler = replace(self.model, cache=SamplerCache()).sampler(chains=_CHAINS, searching=True)
+        chains = sampler.chains(table)
+        return chains.conditionals(range(_CHAINS), chains.draws(range(_CHAINS)))
+
+    def observed_cells(self, i: int) -> Tensor:
+        """Return the rows of observed cells from which the i-th link learns, in random order."""
+        observed = self.chain.links[i].learns_from(self.rows.values, self.rows.observed).nonzero()[:, 0]
+        return observed[torch.randperm(len(observed), generator=self.generator).to(observed.device)]
 
     def calibrate(self, found: Neighbours, supports: Sequence[DiscreteSupport | None]) -> Neighbours:
         """Calibrate the inflation τ of the local GPs on the spread of draws of held-out cells."""

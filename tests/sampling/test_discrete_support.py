@@ -208,6 +208,47 @@ def test_expected_values_are_as_steep_in_the_mean_as_observed_ones() -> None:
     assert (difference * mean).mean() == pytest.approx(0, abs=0.01)
 
 
+def test_a_normal_support_is_a_weighted_normal_density_at_the_values() -> None:
+    """Its variance is a typical one, whatever that of the prediction."""
+    mean, variance = (torch.tensor(x, dtype=torch.float64) for x in ([0.3, -1.0], [0.5, 2.0]))
+    support = dataclasses.replace(three(), sharpness=1.0, is_normal=True, typical_variance=0.64)
+    weights = np.exp([0.0, 1.0, -1.0]) * norm.pdf([-1.0, 0.0, 2.0], mean[:, None], 0.8)
+    found = support.log_probabilities(mean, variance).exp()
+    np.testing.assert_allclose(found, weights / weights.sum(1, keepdims=True), rtol=1e-12)
+
+
+def test_weights_of_a_normal_support_give_the_frequencies_of_the_values() -> None:
+    """Of values that are cut from a normal distribution, expectations stay near the mean within the range."""
+    generator = np.random.default_rng(3)
+    mean = torch.as_tensor(generator.normal(size=4000))
+    values = torch.arange(-3.0, 4.0).double()
+    observed = torch.as_tensor(generator.normal(mean, 0.8)).round().clamp(-3, 3)
+    variance = torch.full_like(mean, 0.8**2 + 1 / 12)  # rounding adds the variance of a uniform error
+    frequencies = torch.bincount(nearest_value(values, observed), minlength=7) / len(mean)
+    fit = DiscreteSupport.fit_normal(values, observed, mean, variance, frequencies.double())
+    expected = fit.log_probabilities(mean, variance).exp().mean(0)
+    torch.testing.assert_close(expected, frequencies.double(), atol=1e-3, rtol=0)
+    inner = mean[mean.abs() < 1.5]
+    assert (fit.expectation(inner, torch.full_like(inner, variance[0].item())) - inner).abs().max() < 0.1
+    found = DiscreteSupport.from_dict(fit.to_dict(), values)
+    torch.testing.assert_close(found.log_probabilities(mean, variance), fit.log_probabilities(mean, variance))
+
+
+def test_items_of_a_joint_density_are_as_steep_in_their_functions_as_numbers() -> None:
+    """A regression on leave-one-out predictions is less steep, where these have large errors."""
+    generator = np.random.default_rng(0)
+    trait = generator.normal(size=(150, 1))
+    noisy = 0.7 * trait + 0.7 * generator.normal(size=(150, 5))
+    frame = pd.DataFrame(1.0 + np.digitize(noisy, [-1.2, -0.4, 0.4, 1.2])).add_prefix("item")
+    frame = frame.mask(generator.random(frame.shape) < 0.25)
+    fitted = MGPImputer(inputs="earlier", random_state=0, progress=False).fit(frame)
+    assert fitted.discrete_support_ is not None
+    for support, link in zip(fitted.discrete_support_, fitted.model_.chain.links, strict=True):
+        mean, noise = torch.tensor([-0.5, 0.5]).double(), link.likelihood.noise.detach()
+        low, high = support.expectation(mean, noise.expand(2)).tolist()
+        assert high - low == pytest.approx(1.0, abs=0.12)
+
+
 def test_one_outlier_does_not_dominate_the_fit() -> None:
     truth, observed, mean, variance = cells(500, [0.0, 0.0, 0.0], 1.0)
     before = DiscreteSupport.fit(truth.values, observed, mean, variance, shares(truth.values, observed))
