@@ -8,7 +8,7 @@ Laplace's method (Bishop, Pattern Recognition and Machine Learning, 2006, sectio
 because links shrink the others more.
 
 The search starts with rare levels first: where all levels follow a multinomial logit, the log odds of a rare
-level against all others are nearly linear. The order of the table may be better, where its levels are ordered.
+level against all others are nearly linear. The order of the table may be better where its levels are ordered.
 """
 
 from __future__ import annotations
