@@ -33,6 +33,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch
@@ -63,15 +64,16 @@ _ROWS_PER_TERM, _PATIENCE = 10, 5
 _CONSTANT = 1e-9
 
 
-class OrderEvidence:
+class OrderEvidence(ABC):
     """Log evidence of orders: of the factors of a density, each given the set of earlier ones."""
 
     def __init__(self) -> None:
         self.of = functools.cache(self._of)
         """Function that returns the log evidence of a factor given some earlier ones, up to a constant."""
 
+    @abstractmethod
     def _of(self, item: int, before: frozenset[int]) -> float:
-        raise NotImplementedError
+        """Return the log evidence of a factor given some earlier ones."""
 
     def of_order(self, order: Sequence[int], before: Sequence[int] = ()) -> float:
         """Return the log evidence of factors, each given the earlier ones and those `before`."""

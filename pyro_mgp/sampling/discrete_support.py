@@ -83,9 +83,7 @@ class DiscreteSupport:
     trust: float = 0.0  # exponent α of the probabilities under the sparse GP; 0 for numbers
     slope: float = 0.0  # slope γ, which makes expected values steeper in the mean; 0 for levels
     typical_variance: float = 1.0  # mean variance v of predictions
-    is_normal: bool = (
-        False  # whether tails are normal, with λ one, instead of those of a Student distribution
-    )
+    is_normal: bool = False  # whether the tails are normal, instead of those of a Student distribution
 
     @classmethod
     def fit_normal(

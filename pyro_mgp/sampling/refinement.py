@@ -402,37 +402,38 @@ class _Fit:
         # Without a local GP, values of a link that is not Gaussian have the probabilities of its likelihood.
         if values is None or not (link.is_gaussian or metrics):
             return None
+        observed = link.learns_from(self.rows.values, self.rows.observed).nonzero()[:, 0]
+        observed = observed[torch.randperm(len(observed), generator=self.generator).to(observed.device)]
+        chosen, cells = nearest_value(values, self.rows.values[observed, link.column]), observed[:_FITTED]
+        counts = torch.bincount(chosen, minlength=len(values)).to(values) + 1
+        frequencies, targets = counts / counts.sum(), self.rows.values[cells, link.column]
         if isinstance(self.chain, SequentialChain):
-            return self.fit_normal_support(i, values)
-        column = link.column
-        observed = self.observed_cells(i)
-        chosen, cells = nearest_value(values, self.rows.values[observed, column]), observed[:_FITTED]
-        loo, targets = self.leave_one_out(i, cells), self.rows.values[cells, column]
+            return self.fit_normal_support(i, cells, values, targets, frequencies)
+        loo = self.leave_one_out(i, cells)
         mean, variance = targets - loo.residuals, loo.alone
         of_neighbours = None
         for local in metrics:
             at = local.posterior(loo.rows, cells).moments(loo.rows[None])
             mean, variance = mean + at.mean[0], at.variance[0]
             of_neighbours = None if at.counts is None else at.counts[0]
-        counts = torch.bincount(chosen, minlength=len(values)).to(values) + 1
-        frequencies = counts / counts.sum()
         return DiscreteSupport.fit(values, targets, mean, variance, frequencies, of_neighbours, loo.levels)
 
-    def fit_normal_support(self, i: int, values: Tensor) -> DiscreteSupport:
-        """Fit the discrete support of a joint density's i-th link, given functions drawn with the table."""
-        column, observed = self.chain.links[i].column, self.observed_cells(i)
-        cells, chosen = observed[:_FITTED], nearest_value(values, self.rows.values[observed, column])
-        counts = torch.bincount(chosen, minlength=len(values)).to(values) + 1
-        targets = self.rows.values[cells, column]
+    def fit_normal_support(
+        self, i: int, cells: Tensor, values: Tensor, observed: Tensor, frequencies: Tensor
+    ) -> DiscreteSupport:
+        """Fit the discrete support of a joint density's i-th link, given functions drawn with the table.
+
+        Takes the rows of its `observed` cells, both `[c]`, and the values with their frequencies, `[J]`.
+        """
         if self.model.training is None:  # functions come from q(u), given many rows
             loo = self.leave_one_out(i, cells)
-            mean, variance = (targets - loo.residuals)[None], loo.alone[None]
+            mean, variance = (observed - loo.residuals)[None], loo.alone[None]
         else:
             conditional = self.drawn_functions[i]
             at = conditional.moments(self.drawn[cells].expand(_CHAINS, -1, -1))
             mean, variance = at.mean, (at.variance + conditional.noise).expand_as(at.mean)
-        of_paths = targets.expand_as(mean).flatten(), mean.flatten(), variance.flatten()
-        return DiscreteSupport.fit_normal(values, *of_paths, counts / counts.sum())
+        of_paths = observed.expand_as(mean).flatten(), mean.flatten(), variance.flatten()
+        return DiscreteSupport.fit_normal(values, *of_paths, frequencies)
 
     @functools.cached_property
     def drawn_functions(self) -> Conditionals:
@@ -443,11 +444,6 @@ class _Fit:
         sampler = replace(self.model, cache=SamplerCache()).sampler(chains=_CHAINS, searching=True)
         chains = sampler.chains(table)
         return chains.conditionals(range(_CHAINS), chains.draws(range(_CHAINS)))
-
-    def observed_cells(self, i: int) -> Tensor:
-        """Return the rows of observed cells from which the i-th link learns, in random order."""
-        observed = self.chain.links[i].learns_from(self.rows.values, self.rows.observed).nonzero()[:, 0]
-        return observed[torch.randperm(len(observed), generator=self.generator).to(observed.device)]
 
     def calibrate(self, found: Neighbours, supports: Sequence[DiscreteSupport | None]) -> Neighbours:
         """Calibrate the inflation τ of the local GPs on the spread of draws of held-out cells."""
