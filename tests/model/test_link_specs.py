@@ -122,7 +122,7 @@ def test_links_of_levels_follow_the_order_that_observed_rows_show() -> None:
     assert found[3].unless == (found[2].column,)
     assert {link.inputs for link in found[2:]} == {links[2].inputs}
     assert [codec.names[link.column] for link in found] == names(found)
-    # Where "first" is not known, "among" is at an end, and the order of the table tells as much as another one.
+    # Where "first" is not known, "among" is at an end, and the order of the table tells as much as another.
     observed = table.observed.clone()
     observed[:30, 1:4] = False
     assert names(with_level_orders(codec, links, table.values, observed)) == names(links)
