@@ -128,9 +128,9 @@ def with_level_orders(
     The order follows from those of the completed rows `[n, D]` in which the category is observed, given
     Bool `[n, D]`; see `level_order`.
     """
-    found, first = list(link_specs), codec.slices
+    found, slices = list(link_specs), codec.slices
     for column in codec.columns:
-        indicators = range(codec.n_encoded)[first[column.name]]
+        indicators = range(codec.n_encoded)[slices[column.name]]
         numbers = [i for i, link in enumerate(link_specs) if link.column in indicators]
         if column.indicators is None or len(numbers) < 2:  # both orders of two levels are one model
             continue
