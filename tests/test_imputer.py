@@ -1736,6 +1736,26 @@ def test_a_copy_with_the_choices_of_a_fit_does_not_search_again(monkeypatch: pyt
         others.with_choices()
 
 
+@pytest.mark.parametrize("values", [(0, 1), (2, 7)])
+def test_floats_of_two_values_have_the_model_of_integers_in_a_joint_density(values: tuple[int, int]) -> None:
+    generator = np.random.default_rng(0)
+    x = generator.normal(size=120)
+    event = np.where(x + generator.normal(size=120) > 0, *values)
+    y = x + event / values[1] + generator.normal(size=120)
+    frame = pd.DataFrame({"x": x, "event": event.astype(float), "y": y}).mask(
+        generator.random((120, 3)) < [0, 0.3, 0.3]
+    )
+    floats, integers = (
+        earlier(order=["event", "y"]).fit(frame.astype({"event": dtype})).impute(m=4)
+        for dtype in ("float64", "Int64")
+    )
+    for one, other in zip(floats, integers, strict=True):
+        assert one["event"].dtype == np.float64
+        pd.testing.assert_frame_equal(one, other.astype(one.dtypes))
+    point = earlier(order=["event", "y"]).fit(frame).transform(frame)["event"]
+    assert point[frame["event"].isna()].between(*values, inclusive="neither").all()
+
+
 def test_a_copy_with_the_choices_of_a_fit_has_transforms_if_it_had_some() -> None:
     """Logarithms of the columns are linear in each other."""
     x = np.random.default_rng(0).normal(size=120)

@@ -30,7 +30,7 @@ class Kind(enum.StrEnum):
     COUNT = "count"
     """Integers from 0 upwards: negative binomial with a log link; detected by their distribution."""
     BOOLEAN = "boolean"
-    """Booleans: cumulative probit."""
+    """Booleans: cumulative probit. In a joint density also real numbers of two values."""
     ORDERED = "ordered"
     """Ordered levels: cumulative probit."""
     CATEGORICAL = "categorical"

@@ -175,11 +175,11 @@ class TableCodec:
     ) -> tuple[TableCodec, EncodedTable]:
         """Return the codec refitted for a joint density, with or without transforms, and the encoded table.
 
-        Whole numbers of floating-point type may be counts: pandas reads integers with missing cells as such.
-        Transforms that keep draws within bounds stay, see `untransformed`, and columns with limits. Amounts
-        of semicontinuous columns are transformed unless `transforms` rules it out. Complete columns, and
-        those of `one_part`, are semicontinuous only if their specs say so: a linear relation to them stays
-        linear.
+        Whole numbers of floating-point type may be counts: pandas reads integers with missing cells as such,
+        and zeros and ones, which are boolean unless they are of `one_part`. Transforms that keep draws within
+        bounds stay, see `untransformed`, and columns with limits. Amounts of semicontinuous columns are
+        transformed unless `transforms` rules it out. Complete columns, and those of `one_part`, are
+        semicontinuous only if their specs say so: a linear relation to them stays linear.
         """
         columns = list(self.columns)
         for i, column in enumerate(self.columns):
@@ -191,7 +191,8 @@ class TableCodec:
             is_asked = spec is not None and spec.kind is not None
             is_whole = column.name in one_part or not holes_of(frame[column.name]).any()
             has_two_parts = refitted.kind is Kind.SEMICONTINUOUS and (is_asked or not is_whole)
-            if refitted.kind is Kind.COUNT or has_two_parts:
+            is_boolean = refitted.kind is Kind.BOOLEAN and column.name not in one_part
+            if refitted.kind is Kind.COUNT or has_two_parts or is_boolean:
                 columns[i] = refitted
             elif column.has_optional_warp and not warp:
                 columns[i] = column.untransformed(cells)

@@ -363,12 +363,14 @@ def recoded(codec: TableCodec, other: TableCodec, completed: Tensor) -> Tensor:
     parts, end = [], codec.n_encoded
     for column, new in zip(codec.columns, other.columns, strict=True):
         cells = completed[..., codec.slices[column.name]]
-        if column.warp != new.warp or column.width != new.width:
+        if column.warp != new.warp or column.kind is not new.kind:
             numbers = column.in_own_units(cells.numpy())
             if isinstance(new, SemicontinuousCodec):
                 numbers = new.in_either_part(numbers)
             elif new.kind is Kind.COUNT:
                 numbers = np.clip(np.rint(numbers), *new.drawn_range)
+            elif new.kind is Kind.BOOLEAN:
+                numbers = np.where(numbers < (new.low + new.high) / 2, new.low, new.high)
             elif new.warp is not None and new.warp.keeps_bounds:
                 numbers = np.clip(numbers, new.low, new.high)
             cells = torch.as_tensor(new.standardise(numbers[..., None]))

@@ -116,6 +116,38 @@ def test_a_support_is_discrete_if_nine_in_ten_cells_hold_values_that_occur_five_
     assert nearest.tolist() == [1.5, 2.5, 4.0]
 
 
+@pytest.mark.parametrize("values", [(0.0, 1.0), (-1.5, 2.25)])
+def test_numbers_of_two_values_that_recur_are_boolean_in_a_joint_density(values: tuple[float, float]) -> None:
+    cells = series(np.repeat([*values, np.nan], [7, 13, 5]))
+    codec = fit_column(cells, discrete_support=50, joint_density=True)
+    assert codec.kind is Kind.BOOLEAN and codec.is_binary
+    np.testing.assert_allclose(codec.shares, [0.35, 0.65])
+    assert set(codec.decode(np.linspace(-3, 3, 50)[:, None])) == set(values)
+    bounds = ColumnSpec(lower=values[0], upper=values[1])
+    within = fit_column(cells, discrete_support=50, spec=bounds, joint_density=True)
+    assert within.kind is Kind.BOOLEAN
+
+
+@pytest.mark.parametrize(
+    ("cells", "given", "spec"),
+    [
+        ([0.0, 1.0] * 10, {"discrete_support": 0}, {}),
+        ([0.0, 1.0] * 10, {"joint_density": False}, {}),
+        ([0.0, 1.0, 1.0], {}, {}),  # too few to tell
+        ([0.0, 1.0, 2.0] * 10, {}, {}),
+        ([0.0, 1.0] * 10, {}, {"kind": "continuous"}),
+        ([0.0, 1.0] * 10, {}, {"upper": 2}),
+        ([0.0, 1.0] * 10, {}, {"lower": -1}),
+        ([0.0, 1.0] * 10, {}, {"standard_error": "se"}),
+    ],
+)
+def test_numbers_that_may_be_others_are_not_boolean(
+    cells: Any, given: dict[str, Any], spec: dict[str, Any]
+) -> None:
+    given = {"discrete_support": 50, "joint_density": True} | given
+    assert fit_column(series(cells), spec=ColumnSpec(**spec), **given).kind is Kind.CONTINUOUS
+
+
 def test_levels_are_ordered_as_numbers_or_as_their_categories() -> None:
     assert fit([3, 10, 2, 10], kind="ordered").levels == (2, 3, 10)
     codec = fit(LEVELS, kind="ordered")
@@ -600,6 +632,17 @@ def test_means_of_whole_numbers_are_not_whole_in_columns_of_floating_point() -> 
     np.testing.assert_allclose(codec.unrounded.decode(scores), means)
     integers = fit_column(whole.astype("Int64"), discrete_support=50)
     assert integers.unrounded.decode(scores).dtype == np.int64
+
+
+@pytest.mark.parametrize(("dtype", "is_drawn"), [("float64", False), ("Int64", True), ("boolean", True)])
+def test_means_of_two_values_lie_between_them_in_columns_of_floating_point(
+    dtype: str, is_drawn: bool
+) -> None:
+    codec = fit([0, 1, 1, 1, None], kind="boolean", dtype=dtype)
+    means = np.array([[0.3], [0.8], [0.0], [1.0]])
+    decoded = codec.unrounded.decode(codec.standardise(means))
+    np.testing.assert_allclose(decoded.astype(float), means.round()[:, 0] if is_drawn else means[:, 0])
+    assert codec.decode(codec.standardise(means)).tolist() == [0, 1, 0, 1]
 
 
 @pytest.mark.parametrize(("dtype", "is_whole"), [("float64", False), ("Int64", True), ("object", True)])

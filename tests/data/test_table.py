@@ -924,3 +924,14 @@ def test_in_a_joint_density_whole_numbers_may_be_counts_and_transforms_may_be_dr
         assert torch.equal(encoded.values, expected.values) and torch.equal(encoded.keys, expected.keys)
     same = codec.for_joint_density(frame, table, True, 50, {"visits": ColumnSpec(kind="continuous")})
     assert same == (codec, table)
+
+
+def test_in_a_joint_density_numbers_of_two_values_are_boolean_unless_they_have_slopes():
+    arm = pd.Series([0.0, 1.0, 1.0, np.nan] * 10)
+    frame = pd.DataFrame({"arm": arm, "x": np.linspace(0, 1, 40), "z": arm})
+    codec = TableCodec.fit(frame, True, 50)
+    table = codec.encode_cells(frame)
+    assert [column.kind for column in codec.columns] == [Kind.CONTINUOUS] * 3
+    other, encoded = codec.for_joint_density(frame, table, True, 50, {}, one_part=["z"])
+    assert [column.kind for column in other.columns] == [Kind.BOOLEAN, Kind.CONTINUOUS, Kind.CONTINUOUS]
+    assert torch.equal(encoded.values, table.values)

@@ -235,6 +235,18 @@ def test_rows_are_recoded_without_a_transform_and_back() -> None:
     torch.testing.assert_close(recoded(straight, transformed, found), transformed.encode_cells(frame).values)
 
 
+def test_completed_numbers_become_the_nearer_one_of_two_values() -> None:
+    frame = pd.DataFrame({"x": [2.0, 5.0, 5.0, 5.0, 2.0] * 4, "y": np.arange(20.0)})
+    codec = TableCodec.fit(frame, False, 50)
+    other, _ = codec.for_joint_density(frame, codec.encode_cells(frame), False, 50, {})
+    cells = np.array([[-9.0], [3.4], [3.6], [99.0]])
+    rows = torch.as_tensor(np.hstack([codec.columns[0].standardise(cells), cells]))
+    found = recoded(codec, other, rows)
+    assert other.columns[0].decode(found[:, :1].numpy()).tolist() == [2, 2, 5, 5]
+    ends = other.columns[0].standardise(np.array([[2.0], [2.0], [5.0], [5.0]]))
+    np.testing.assert_allclose(found[:, :1], ends)
+
+
 def test_an_outcome_of_a_curve_has_a_rival_order_and_of_a_line_has_none() -> None:
     generator = np.random.default_rng(0)
     x = generator.normal(size=(300, 2))

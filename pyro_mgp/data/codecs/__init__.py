@@ -50,9 +50,9 @@ def fit_column(
     The result does not depend on the order of the rows, to the last bit. With `warp`, numbers may be
     transformed to be more nearly normal. The support of a numeric column with at most `discrete_support`
     values counts as discrete if nine in ten cells hold a value that occurs five times or more; 0 also keeps
-    integers from being taken for counts. With `joint_density` only, floating-point numbers may be counts, and
-    numbers semicontinuous. Moments and transform are those that make observed cells and `limits` of missing
-    ones most likely.
+    integers from being taken for counts. With `joint_density` only, floating-point numbers may be counts,
+    those of a discrete support of two values are boolean, and numbers may be semicontinuous. Moments and
+    transform are those that make observed cells and `limits` of missing ones most likely.
 
     Raises:
         TypeError: The dtype is not supported, or an object column mixes types.
@@ -90,6 +90,8 @@ def fit_column(
         return codec
     if not isinstance(codec, ContinuousCodec | IntegerCodec):
         return codec
+    if codec.has_two_values and spec.standard_error is None:
+        return kinds.BooleanCodec.fit(column, family, options)
     # A discrete support has the bound among its values, which is enough but for counts with too many zeros.
     numbers = finite_numbers(column.dropna())
     if codec.support is not None and not kinds.start_at_zero(numbers):

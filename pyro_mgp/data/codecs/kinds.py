@@ -127,6 +127,12 @@ class NumberCodec(BoundedCodec):
         return Limits(*((each - self.mean[0]) / self.scale[0] for each in (ends.lower, ends.upper)))
 
     @property
+    def has_two_values(self) -> bool:
+        """True if a discrete support has two values, and bounds let no cell lie beyond them."""
+        is_between = self.lower in (None, self.low) and self.upper in (None, self.high)
+        return is_between and self.support is not None and len(self.support) == 2
+
+    @property
     def needs_warp(self) -> bool:
         """True if draws would pile up at a bound without the transform."""
         return self.warp is not None and self.warp.keeps_bounds and bool(np.isfinite(self.limits).any())
@@ -372,6 +378,13 @@ class BooleanCodec(ColumnCodec):
         if at_fit:
             values = np.unique(raw[~np.isnan(raw)])[:2]
             yield ~np.isnan(raw) & ~np.isin(raw, values), f"one of two values, {listing(values)}"
+
+    @property
+    def unrounded(self) -> ColumnCodec:
+        """Codec of numbers between the two values; this one if the dtype is not of floating point."""
+        if self.family != "numbers" or not is_floating(self.dtype):
+            return self
+        return dataclasses.replace(as_continuous(self), lower=self.low, upper=self.high)
 
     def _cells(self, transformed: Numbers, to_support: bool) -> NDArray[Any]:
         raw = np.where(transformed[..., 0] >= (self.low + self.high) / 2, self.high, self.low)
