@@ -13,7 +13,7 @@ from pyro_mgp.data.codecs import kinds
 from pyro_mgp.data.codecs.base import ColumnCodec, ConstantCodec, FitOptions, finite_numbers
 from pyro_mgp.data.codecs.kinds import ContinuousCodec, IntegerCodec
 from pyro_mgp.data.codecs.semicontinuous import SemicontinuousCodec, has_common_bound
-from pyro_mgp.data.column_spec import ColumnSpec, Kind
+from pyro_mgp.data.column_spec import ColumnSpec, Kind, Label
 from pyro_mgp.data.limits import Limits
 from pyro_mgp.storage.untrusted import build
 
@@ -64,6 +64,28 @@ def fit_column(
         raise ValueError(
             dropping(f"Column {name!r} is entirely missing: expected an observed cell, got none.", name)
         )
+    family = FAMILIES[natural]
+    kind = _checked_kind(name, natural, spec, limits, joint_density=joint_density)
+    options = FitOptions(warp, discrete_support, spec, joint_density, limits)
+    codec = CODECS[kind].fit(column, family, options)
+    if not joint_density or spec.kind is not None or limits is not None:
+        return codec
+    if not isinstance(codec, ContinuousCodec | IntegerCodec):
+        return codec
+    if codec.has_two_values and spec.standard_error is None:
+        return kinds.BooleanCodec.fit(column, family, options)
+    # A discrete support has the bound among its values, which is enough but for counts with too many zeros.
+    numbers = finite_numbers(column.dropna())
+    if codec.support is not None and not kinds.start_at_zero(numbers):
+        return codec
+    is_bound = has_common_bound(numbers, spec)
+    return SemicontinuousCodec.fit(column, family, options) if is_bound else codec
+
+
+def _checked_kind(
+    name: Label, natural: Kind, spec: ColumnSpec, limits: Limits | None, *, joint_density: bool
+) -> Kind:
+    """Return the kind of a column, given that of its cells; a ValueError says why it cannot be as asked."""
     kind, family = Kind(spec.kind or natural), FAMILIES[natural]
     if kind is Kind.SEMICONTINUOUS and family == "numbers" and limits is None and not joint_density:
         kind = natural  # for links that see all other columns
@@ -84,20 +106,7 @@ def fit_column(
         if spec.kind is not None:
             advice = "Leave out its kind, or the limits."
         raise ValueError(f"Column {name!r}: limits are for continuous columns, this is {kind}. {advice}")
-    options = FitOptions(warp, discrete_support, spec, joint_density, limits)
-    codec = CODECS[kind].fit(column, family, options)
-    if not joint_density or spec.kind is not None or limits is not None:
-        return codec
-    if not isinstance(codec, ContinuousCodec | IntegerCodec):
-        return codec
-    if codec.has_two_values and spec.standard_error is None:
-        return kinds.BooleanCodec.fit(column, family, options)
-    # A discrete support has the bound among its values, which is enough but for counts with too many zeros.
-    numbers = finite_numbers(column.dropna())
-    if codec.support is not None and not kinds.start_at_zero(numbers):
-        return codec
-    is_bound = has_common_bound(numbers, spec)
-    return SemicontinuousCodec.fit(column, family, options) if is_bound else codec
+    return kind
 
 
 def codec_from_dict(state: Mapping[str, Any]) -> ColumnCodec:
