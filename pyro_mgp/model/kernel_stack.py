@@ -188,7 +188,7 @@ class KernelStack:
     def apart(self, number: int, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return features of the trend `[F, n]`, and K_Zf `[M, n]` and k(x, x) `[n]` of the rest."""
         (trend, rest), (_, Xu, inputs) = self.parts[number], self.links[number]
-        X = rows[:, inputs]
+        X = rows.index_select(1, inputs)
         if type(rest) is Matern32 and not torch.is_grad_enabled():
             scale, Z, norm, of_rest = self.matern32(number)
             cross = matern32_of_square(squared_distances(norm, Z, X * scale), of_rest.log())

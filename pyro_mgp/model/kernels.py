@@ -269,11 +269,11 @@ class Trend(Kernel):
 
     def features(self, X: Tensor) -> Tensor:
         """Return the features of rows `[n, P]`, times the standard deviations of coefficients, `[n, F]`."""
-        columns, (first, second) = X.T.contiguous(), self.places
+        columns = X.T.contiguous()
         found = X.new_zeros(self.n_features, len(X))
         found[0] = 1.0
         found[1 : 1 + self.n_linear] = columns[: self.n_linear]
-        end = 1 + self.n_linear + len(first)
+        end = 1 + self.n_linear + self.places.shape[1]
         for effect in self.effects:
             members = effect.members(columns[effect.place])
             for values in (members, *(members * columns[slope] for slope in effect.slopes)):
@@ -281,7 +281,8 @@ class Trend(Kernel):
                 end += len(members)
         # Beyond all but the most extreme values products grow no longer: their squares would.
         columns = columns.clamp(-_FARTHEST, _FARTHEST)
-        found[1 + self.n_linear :][: len(first)] = columns[first] * columns[second]
+        first, second = (columns.index_select(0, each) for each in self.places)
+        found[1 + self.n_linear :][: len(first)] = first * second
         return found.mul_(self.spread.to(X)[:, None]).T
 
     def factors(self, own: Sequence[int]) -> tuple[Tensor, Tensor]:

@@ -139,8 +139,8 @@ class LaterLinks:
                 total = total + density.where(is_told, 0.0)
             elif len(chosen):
                 whole = filled_up(chosen)
-                density = self._density(link, along, paths[whole], cells[whole], values[whole])
-                total[chosen] += density[: len(chosen)]
+                told = (each.index_select(0, whole) for each in (paths, cells, values))
+                total.index_add_(0, chosen, self._density(link, along, *told)[: len(chosen)])
         return total
 
     def _density(self, link: Later, along: Along, paths: Tensor, cells: Tensor, values: Tensor) -> Tensor:

@@ -26,6 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pyro_mgp._support.indexing import rows_at
 from pyro_mgp._support.tiles import evened, filled_up, whole_tiles
 from pyro_mgp.model.cholesky import invert
 from pyro_mgp.model.conditional import Moments
@@ -101,7 +102,7 @@ class LocalPosterior:
         """Return the local GP at its cells and those of another one, put in an order."""
         both = self.neighbourhood, other.neighbourhood
         names = ("nearest", "inputs", "root", "innovations")
-        parts = (torch.cat([getattr(each, name) for each in both])[order] for name in names)
+        parts = (torch.cat([getattr(each, name) for each in both]).index_select(0, order) for name in names)
         weights, scale = torch.cat([self.weights, other.weights]), torch.cat([self.scale, other.scale])
         return LocalPosterior(self.local, Neighbourhood(*parts), weights[order], scale[order])
 
@@ -169,12 +170,12 @@ class LocalLink:
 
     def scaled(self, rows: Tensor) -> Tensor:
         """Return the inputs of rows `[..., D]` divided by the lengthscales, `[..., P]`."""
-        return rows[..., self.columns] / self.lengthscales
+        return rows.index_select(-1, self.columns) / self.lengthscales
 
     @property
     def inputs(self) -> Tensor:
         """Inputs of the reference rows divided by the lengthscales, `[n, P]`; computed at each access."""
-        return self.scaled(self.rows[self.references])
+        return self.scaled(self.rows.index_select(0, self.references))
 
     def nearest(self, rows: Tensor, own: Tensor | None = None, known: Tensor | None = None) -> Tensor:
         """Find the neighbours of cells in rows `[c, D]`, as indices `[c, k]` into `references`.
@@ -186,7 +187,7 @@ class LocalLink:
         # Infinitely distant rows fill the groups up to equal size.
         lacking = -len(self.references) % n_groups
         whole = filled_up(torch.arange(len(rows), device=rows.device))
-        inputs, queries = self.inputs, self.scaled(rows[whole])
+        inputs, queries = self.inputs, self.scaled(rows.index_select(0, whole))
         if known is None:
             norms = inputs.square().sum(1) + _COARSE
         else:  # |w∘(x - z)|² = |w∘x|² + [w∘x, -w/2] [-2z, -2z²]ᵀ for w of zeros and ones
@@ -215,7 +216,7 @@ class LocalLink:
         n_values = self.is_value.shape[1]
         size = max(1, _ENTRIES_AT_ONCE // (self.n_neighbours * n_values))
         parts = zip(nearest.split(size), cross.split(size), strict=True)
-        counts = torch.cat([own @ evened(self.is_value[cells].to(own)) for cells, own in parts])
+        counts = torch.cat([own @ evened(rows_at(self.is_value, cells).to(own)) for cells, own in parts])
         return counts[..., :n_values].transpose(0, 1)
 
     def gather(
@@ -225,7 +226,8 @@ class LocalLink:
 
         The linear functions of each cell with slopes `trend`, `[c, P]`, are subtracted from the residuals.
         """
-        inputs, residuals = self.scaled(self.rows[self.references[nearest]]), self.residuals[nearest]
+        rows = rows_at(self.rows, rows_at(self.references, nearest))
+        inputs, residuals = self.scaled(rows), rows_at(self.residuals, nearest)
         if known is not None:
             inputs = inputs * known[:, None]
         if trend is not None:

@@ -26,6 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from pyro_mgp._support.indexing import rows_at
 from pyro_mgp.inference.adam import Adam
 from pyro_mgp.model.cholesky import invert
 from pyro_mgp.model.conditional import Moments
@@ -182,8 +183,9 @@ class Batch:
         inputs, residuals = [], []
         for local, own in zip(links, cells, strict=True):
             nearest = local.nearest(own.rows, own.own, own.known)
-            neighbours = local.rows[local.references[nearest]][..., local.columns]
-            difference, residual = neighbours - own.rows[:, None, local.columns], local.residuals[nearest]
+            rows = rows_at(local.rows, rows_at(local.references, nearest))
+            neighbours, here = (each.index_select(-1, local.columns) for each in (rows, own.rows))
+            difference, residual = neighbours - here[:, None], rows_at(local.residuals, nearest)
             if own.trend is not None:
                 residual = residual - (neighbours * own.trend[:, None]).sum(-1)
             inputs.append(difference if own.known is None else difference * own.known[:, None])
