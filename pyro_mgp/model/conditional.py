@@ -301,13 +301,15 @@ class TrendConditional(_StackConditional):
     """Conditional of drawn functions with a `Trend`, whose coefficients leave no variance.
 
     With coefficients w of the F features ψ(x), drawn values v and the scale ρ of the rest of the kernel, the
-    mean of a row is wᵀψ + kᵀWᵀv, and its variance ρ² (k(x, x) - kᵀWᵀWk). The weights are (w, Wᵀv).
+    mean of a row is wᵀψ + kᵀWᵀv, and its variance ρ² (k(x, x) - |Wk|²). The weights are (w, Wᵀv).
     """
 
-    form: Tensor
-    """Matrix WᵀW, `[M, M]`."""
+    inverse: Tensor
+    """Inverse factor W of the rest, `[M, M]`."""
     scale: Tensor
     """Scale ρ on each path, `[S, 1]`."""
+    precision: torch.dtype = torch.float64
+    """Precision in which `along` computes the moments."""
 
     def on(self, paths: Tensor) -> Self:
         """Return the conditional whose paths are k of these, with repetitions."""
@@ -326,39 +328,33 @@ class TrendConditional(_StackConditional):
         if trend is None or type(rest) is not Matern32:
             return super().along(table, columns)
         of_columns = self.kernels.of_columns(self.number, tuple(columns))
-        seen, own, slopes = of_columns.seen, of_columns.own, of_columns.slopes
+        seen, own, inputs = of_columns.seen, of_columns.own, self.kernels.links[self.number][2]
+        X = table.flatten(0, 1).index_select(1, inputs).to(self.precision).index_fill_(1, own, 0.0)
+        terms, n_rows = self._terms(trend, X, of_columns), table.shape[1]
         scale, Z, _, variance = self.kernels.matern32(self.number)
-        X = table.flatten(0, 1)[:, self.kernels.links[self.number][2]].index_fill(1, own, 0.0)
-        # By rows, which are gathered faster than columns.
-        rows = X * scale
-        apart = squared_distances(rows.square().sum(1, keepdim=True), rows, Z)
-        terms, own_scale = self._terms(trend, X, of_columns), scale[own]
-        first, second = of_columns.factors
-        n_rows, log_variance = table.shape[1], variance.log()
-        weights, size = self.weights[:, trend.n_features :].contiguous(), len(self.form)
-        # With the weights of few paths, one product serves variances and means.
-        forms = torch.cat([self.form, weights.T], dim=1) if len(weights) <= size else self.form
+        weights, whitening = self.weights[:, trend.n_features :].contiguous(), self.inverse.T.contiguous()
+        parts = scale, Z, variance, of_columns.slopes, weights, whitening, self.scale[:, 0].square()
+        scale, Z, variance, slopes, weights, whitening, of_rest = (each.to(X) for each in parts)
+        apart = squared_distances((X := X * scale).square().sum(1, keepdim=True), X, Z)
+        own_scale, log_variance = scale[own], variance.log()
 
         def moments(paths: Tensor, numbers: Tensor, values: Tensor) -> Moments:
-            here, values = paths * n_rows + numbers, values[:, seen]
+            here, values = paths * n_rows + numbers, values.index_select(1, seen).to(apart)
             scaled = values * own_scale
             place = torch.cat([scaled, scaled.square().sum(1, keepdim=True)], dim=1)
-            cross = matern32_of_square(apart[here].addmm_(place, slopes), log_variance)
-            products = cross @ forms
-            if len(weights) <= size:
-                of_rest = products.gather(1, size + paths[:, None])[:, 0]
-            else:
-                of_rest = (weights[paths] * cross).sum(1)
-            left = variance - cross.mul_(products[:, :size]).sum(1)
+            cross = matern32_of_square(apart.index_select(0, here).addmm_(place, slopes), log_variance)
+            left = (variance - (cross @ whitening).square_().sum(1)) * of_rest.index_select(0, paths)
             powers = trend.powers(values)
-            mean = terms[here].mul_(powers[:, first]).mul_(powers[:, second]).sum(1)
-            return _moments(mean + of_rest, left * self.scale[paths, 0].square())
+            first, second = (powers.index_select(1, each) for each in of_columns.factors)
+            mean = terms.index_select(0, here).mul_(first).mul_(second).sum(1)
+            mean += cross.mul_(weights.index_select(0, paths)).sum(1)
+            return _moments(mean.to(table), left.to(table))
 
         return moments
 
     def _terms(self, trend: Trend, X: Tensor, columns: ColumnTerms) -> Tensor:
         """Return the trend of all paths' inputs as coefficients `[S · n, G]` of the columns' factors."""
-        weights = self.weights[:, : trend.n_features, None] * columns.has_factor
+        weights = (self.weights[:, : trend.n_features, None] * columns.has_factor).to(X)
         features = trend.features(X.index_fill(1, columns.own, 1.0)).unflatten(0, (len(weights), -1))
         return (features @ weights).flatten(0, 1)
 
@@ -366,7 +362,7 @@ class TrendConditional(_StackConditional):
     def _basis(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return features and covariances to Z `[F + M, k]`, and variances without scale."""
         features, cross, variance = self.kernels.apart(self.number, rows)
-        return torch.cat([features, cross]), variance - (cross * (self.form @ cross)).sum(0)
+        return torch.cat([features, cross]), variance - (self.inverse @ cross).square().sum(0)
 
 
 @dataclass(frozen=True)

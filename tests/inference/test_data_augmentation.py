@@ -12,7 +12,8 @@ from pyro_mgp.inference import data_augmentation
 from pyro_mgp.inference.data_augmentation import Augmentation, Rows, draw_noise
 from pyro_mgp.inference.slice_sampling import N_NUMBERS
 from pyro_mgp.model.chain import Chain
-from pyro_mgp.model.kernels import linear_matern32, matern32
+from pyro_mgp.model.conditional import Moments, TrendConditional
+from pyro_mgp.model.kernels import linear_matern32, linear_quadratic_matern32, matern32
 from pyro_mgp.model.likelihoods import Gaussian, Ordinal
 from pyro_mgp.model.link import Link
 from pyro_mgp.model.local_parameters import local_parameters
@@ -184,3 +185,26 @@ def test_known_rows_give_the_same_posterior_as_rows_that_are_computed_anew(
         found.append((posterior.gram, posterior.mean, drawn))
     for kept, anew in zip(*found, strict=True):
         torch.testing.assert_close(kept, anew)
+
+
+@pytest.mark.parametrize(("noise", "precision"), [(0.3, torch.float32), (1e-5, torch.float64)])
+def test_cells_move_in_single_precision_unless_the_noise_is_small(
+    noise: float, precision: torch.dtype
+) -> None:
+    table = torch.randn(60, 3, generator=torch.Generator().manual_seed(0)).double()
+    kernel = linear_quadratic_matern32(2)
+    link = Link(kernel, table[:20, :2], 2, [0, 1], Gaussian(noise), jitter=1e-6)
+    augmentation = Augmentation(SequentialChain([link], ["y"], 60), table, torch.ones_like(table).bool())
+    function, scales = torch.randn(2, 5, link.n_values).double().unbind()
+    conditional = augmentation.conditional(0, function, torch.full((5, 1), noise).double(), scales.exp())
+    assert isinstance(conditional, TrendConditional)
+    assert conditional.precision is precision
+    rows = table.expand(5, -1, -1)
+    paths, numbers = torch.arange(5).repeat_interleave(60), torch.arange(60).repeat(5)
+    at = conditional.along(rows, [0])(paths, numbers, rows[..., :1].flatten(0, 1))
+    exact = conditional.moments(rows)
+    densities = [
+        conditional.log_prob(rows[..., 2].flatten(), each, paths)
+        for each in (at, Moments(exact.mean.flatten(), exact.variance.flatten()))
+    ]
+    torch.testing.assert_close(*densities, rtol=1e-2, atol=1e-2)

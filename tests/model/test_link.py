@@ -226,7 +226,10 @@ def test_rows_of_some_paths_have_the_moments_that_they_have_among_all(kernel, dr
 @pytest.mark.parametrize("n_paths", [3, 8])  # fewer and more than inducing inputs
 @pytest.mark.parametrize("columns", [[2], [4, 1], [0, 2, 3]])
 @pytest.mark.parametrize("products", [None, [(0, 1), (1, 1), (0, 3)]])
-def test_moments_along_some_columns_are_those_of_rows_with_their_values(n_paths, columns, products):
+@pytest.mark.parametrize("precision", [torch.float64, torch.float32])
+def test_moments_along_some_columns_are_those_of_rows_with_their_values(
+    n_paths, columns, products, precision
+):
     """Values beyond eight standard deviations enter products as if they were there."""
     trend = linear_quadratic_matern32(4, products, n_features=16)
     link = make_link(lambda _: trend, torch.randn(6, 4).double(), jitter=1e-6)
@@ -234,13 +237,14 @@ def test_moments_along_some_columns_are_those_of_rows_with_their_values(n_paths,
     paths, numbers = torch.arange(20) % n_paths, torch.arange(20) % 7
     with torch.no_grad(), local_parameters():
         kernels = KernelStack([link])
-        form, scale = torch.randn(6, 6).double(), torch.rand(n_paths, 1).double()
+        inverse, scale = torch.randn(6, 6).double() / 10, torch.rand(n_paths, 1).double()
         weights = torch.randn(n_paths, link.n_values).double()
-        conditional = TrendConditional(scale, kernels, 0, weights, form @ form.T / 100, scale)
+        conditional = TrendConditional(scale, kernels, 0, weights, inverse, scale, precision)
         found = conditional.along(table, columns)(paths, numbers, values)
         expected = Conditional.along(conditional, table, columns)(paths, numbers, values)
     assert (expected.variance > 0).any()
-    torch.testing.assert_close((found.mean, found.variance), (expected.mean, expected.variance))
+    near = {} if precision is torch.float64 else {"rtol": 1e-5, "atol": 1e-5}
+    torch.testing.assert_close((found.mean, found.variance), (expected.mean, expected.variance), **near)
 
 
 @pytest.mark.parametrize("invert", [invert, invert_by_blocks])
