@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
 from pyro_mgp.inference.data_augmentation import Augmentation
 from pyro_mgp.inference.nuts import with_lengthscales
-from pyro_mgp.model.conditional import PathwiseConditional, Shifted
+from pyro_mgp.model.conditional import PathwiseConditional, Shifted, TrendConditional
 from pyro_mgp.model.kernels import linear_quadratic_matern32
 from pyro_mgp.model.likelihoods import Gaussian, Ordinal
 from pyro_mgp.model.link import Link
@@ -18,7 +20,7 @@ TABLE = torch.as_tensor(np.random.default_rng(0).normal(size=(12, 2)))
 
 @torch.no_grad()
 def parts(n: int) -> list:
-    """Return conditionals of a function with n different lengthscales, one path each."""
+    """Return conditionals of a function with n different lengthscales, one path each, in double precision."""
     link = Link(linear_quadratic_matern32(1), TABLE[:5, :1], 1, [0], Gaussian(0.5))
     chain, found = SequentialChain([link], ["y"], n_rows=12), []
     for path in range(n):
@@ -26,7 +28,9 @@ def parts(n: int) -> list:
         augmentation = Augmentation(of_path, TABLE, torch.ones_like(TABLE, dtype=torch.bool))
         values = torch.as_tensor(np.random.default_rng(path).normal(size=(1, link.n_values)))
         noise = torch.full((1, 1), 1.0 + path).double()
-        found.append(augmentation.conditional(0, values, noise, torch.ones_like(values)))
+        conditional = augmentation.conditional(0, values, noise, torch.ones_like(values))
+        assert isinstance(conditional, TrendConditional)
+        found.append(replace(conditional, precision=torch.float64))
     return found
 
 
