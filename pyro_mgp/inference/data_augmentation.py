@@ -121,7 +121,7 @@ class Augmentation:
         self.scales = [CoefficientScales.of(link, searching=searching) for link in chain.links]
         # Of the rest of each kernel.
         self.of_rest = [self.inverse[i, n:, n:] for i, n in enumerate(self.kernels.n_features)]
-        self.precisions = self._precisions()
+        self.dtypes = self._dtypes()
         zeros, noise = torch.zeros_like(self.inverse[:, :1]), self.inverse.new_ones(len(self.inverse))
         self.undrawn = quadratic_conditionals(self.kernels, self.inverse, zeros, None, noise)
         self.known_rows, self.completed_rows, entries = list[Tensor](), list[Tensor](), 0
@@ -143,13 +143,13 @@ class Augmentation:
         if own is None:
             latent: Conditional = replace(self.undrawn[number], weights=weights, noise=noise)
         else:
-            parts = self.of_rest[number], scales[:, -1:], self.precisions[number]
+            parts = self.of_rest[number], scales[:, -1:], self.dtypes[number]
             latent = TrendConditional(noise, self.kernels, number, weights, *parts)
         return observing([latent], [self.chain.links[number]])[0]
 
     @torch.no_grad()
-    def _precisions(self) -> list[torch.dtype]:
-        """Return the precision in which cells move given each link: single unless rounding errors matter.
+    def _dtypes(self) -> list[torch.dtype]:
+        """Return the floating-point type in which cells move given each link: single unless rounding matters.
 
         It depends on the trained parameters only, not on which draws are made together.
         """

@@ -308,8 +308,8 @@ class TrendConditional(_StackConditional):
     """Inverse factor W of the rest, `[M, M]`."""
     scale: Tensor
     """Scale ρ on each path, `[S, 1]`."""
-    precision: torch.dtype = torch.float64
-    """Precision in which `along` computes the moments."""
+    dtype: torch.dtype = torch.float64
+    """Floating-point type in which `along` computes the moments."""
 
     def on(self, paths: Tensor) -> Self:
         """Return the conditional whose paths are k of these, with repetitions."""
@@ -329,7 +329,7 @@ class TrendConditional(_StackConditional):
             return super().along(table, columns)
         of_columns = self.kernels.of_columns(self.number, tuple(columns))
         seen, own, inputs = of_columns.seen, of_columns.own, self.kernels.links[self.number][2]
-        X = table.flatten(0, 1).index_select(1, inputs).to(self.precision).index_fill_(1, own, 0.0)
+        X = table.flatten(0, 1).index_select(1, inputs).to(self.dtype).index_fill_(1, own, 0.0)
         terms, n_rows = self._terms(trend, X, of_columns), table.shape[1]
         scale, Z, _, variance = self.kernels.matern32(self.number)
         weights, whitening = self.weights[:, trend.n_features :].contiguous(), self.inverse.T.contiguous()

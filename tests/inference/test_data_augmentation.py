@@ -187,10 +187,8 @@ def test_known_rows_give_the_same_posterior_as_rows_that_are_computed_anew(
         torch.testing.assert_close(kept, anew)
 
 
-@pytest.mark.parametrize(("noise", "precision"), [(0.3, torch.float32), (1e-5, torch.float64)])
-def test_cells_move_in_single_precision_unless_the_noise_is_small(
-    noise: float, precision: torch.dtype
-) -> None:
+@pytest.mark.parametrize(("noise", "dtype"), [(0.3, torch.float32), (1e-5, torch.float64)])
+def test_cells_move_in_single_precision_unless_the_noise_is_small(noise: float, dtype: torch.dtype) -> None:
     table = torch.randn(60, 3, generator=torch.Generator().manual_seed(0)).double()
     kernel = linear_quadratic_matern32(2)
     link = Link(kernel, table[:20, :2], 2, [0, 1], Gaussian(noise), jitter=1e-6)
@@ -198,7 +196,7 @@ def test_cells_move_in_single_precision_unless_the_noise_is_small(
     function, scales = torch.randn(2, 5, link.n_values).double().unbind()
     conditional = augmentation.conditional(0, function, torch.full((5, 1), noise).double(), scales.exp())
     assert isinstance(conditional, TrendConditional)
-    assert conditional.precision is precision
+    assert conditional.dtype is dtype
     rows = table.expand(5, -1, -1)
     paths, numbers = torch.arange(5).repeat_interleave(60), torch.arange(60).repeat(5)
     at = conditional.along(rows, [0])(paths, numbers, rows[..., :1].flatten(0, 1))

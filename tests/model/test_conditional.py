@@ -30,7 +30,7 @@ def parts(n: int) -> list:
         noise = torch.full((1, 1), 1.0 + path).double()
         conditional = augmentation.conditional(0, values, noise, torch.ones_like(values))
         assert isinstance(conditional, TrendConditional)
-        found.append(replace(conditional, precision=torch.float64))
+        found.append(replace(conditional, dtype=torch.float64))
     return found
 
 

@@ -226,10 +226,8 @@ def test_rows_of_some_paths_have_the_moments_that_they_have_among_all(kernel, dr
 @pytest.mark.parametrize("n_paths", [3, 8])  # fewer and more than inducing inputs
 @pytest.mark.parametrize("columns", [[2], [4, 1], [0, 2, 3]])
 @pytest.mark.parametrize("products", [None, [(0, 1), (1, 1), (0, 3)]])
-@pytest.mark.parametrize("precision", [torch.float64, torch.float32])
-def test_moments_along_some_columns_are_those_of_rows_with_their_values(
-    n_paths, columns, products, precision
-):
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_moments_along_some_columns_are_those_of_rows_with_their_values(n_paths, columns, products, dtype):
     """Values beyond eight standard deviations enter products as if they were there."""
     trend = linear_quadratic_matern32(4, products, n_features=16)
     link = make_link(lambda _: trend, torch.randn(6, 4).double(), jitter=1e-6)
@@ -239,11 +237,11 @@ def test_moments_along_some_columns_are_those_of_rows_with_their_values(
         kernels = KernelStack([link])
         inverse, scale = torch.randn(6, 6).double() / 10, torch.rand(n_paths, 1).double()
         weights = torch.randn(n_paths, link.n_values).double()
-        conditional = TrendConditional(scale, kernels, 0, weights, inverse, scale, precision)
+        conditional = TrendConditional(scale, kernels, 0, weights, inverse, scale, dtype)
         found = conditional.along(table, columns)(paths, numbers, values)
         expected = Conditional.along(conditional, table, columns)(paths, numbers, values)
     assert (expected.variance > 0).any()
-    near = {} if precision is torch.float64 else {"rtol": 1e-5, "atol": 1e-5}
+    near = {} if dtype is torch.float64 else {"rtol": 1e-5, "atol": 1e-5}
     torch.testing.assert_close((found.mean, found.variance), (expected.mean, expected.variance), **near)
 
 
