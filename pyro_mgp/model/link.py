@@ -16,7 +16,7 @@ from pyro_mgp.model.cholesky import factorise, invert_by_blocks
 from pyro_mgp.model.conditional import BasisConditional, Conditional, quadratic_conditionals
 from pyro_mgp.model.kernel_stack import stack_kernels
 from pyro_mgp.model.kernels import trend_of
-from pyro_mgp.model.likelihoods import ExpectedNormal, Likelihood, Observation, Scored
+from pyro_mgp.model.likelihoods import ExpectedNormal, Gaussian, Likelihood, Observation, Scored
 from pyro_mgp.model.likelihoods.levels import none_is_on
 from pyro_mgp.model.local_parameters import LocalModule, priors_of, read
 from pyro_mgp.model.once_per_group import first_rows, members
@@ -114,7 +114,7 @@ class Link(LocalModule):
     @property
     def is_gaussian(self) -> bool:
         """True if observations are the latent function plus Gaussian noise of one variance."""
-        return self.known_variance is None and not isinstance(self.likelihood, Observation)
+        return self.known_variance is None and isinstance(self.likelihood, Gaussian)
 
     def scored(self, mean: Tensor, variance: Tensor, rows: Tensor | None = None) -> Scored:
         """Return the distribution of cells of the training table, given latent moments `[..., n]`.

@@ -38,7 +38,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pyro_mgp.model.likelihoods import Quantity
+from pyro_mgp.model.likelihoods import LocalObservation, Quantity
 from pyro_mgp.model.likelihoods.levels import nearest_value
 from pyro_mgp.storage.untrusted import build, check
 
@@ -72,7 +72,7 @@ _SAVED = {
 
 
 @dataclass(frozen=True)
-class DiscreteSupport:
+class DiscreteSupport(LocalObservation):
     """Distribution over the few different values of a column, given a link's prediction."""
 
     values: Tensor  # values aⱼ, `[J]`, ascending, standardised units

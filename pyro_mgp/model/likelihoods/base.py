@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
@@ -94,10 +95,10 @@ class Observation(Protocol):
         """Return the log density of observations, with the latent function integrated out."""
 
 
-@runtime_checkable
-class LocalObservation(Observation, Protocol):
+class LocalObservation(ABC):
     """Observation model that depends on the values of nearby cells."""
 
+    @abstractmethod
     def given(self, counts: Tensor | None, levels: Tensor | None) -> Observation:
         """Return the model at cells, given counts of values among neighbours and `levels`, `[S, n, J]`.
 
