@@ -58,10 +58,14 @@ class KeyedNoise:
         return _mix(paths + _signed(_GOLDEN))
 
 
-def further_uniform(uniform: Tensor, stream: int) -> Tensor:
-    """Return uniform numbers on (0, 1) hashed from uniform numbers of the same shape."""
-    bits = (uniform.double() * 2.0**52).long()
-    return _between(bits ^ _signed(_mix_integer((stream + 1) * _GOLDEN))).to(uniform.dtype)
+def further_uniforms(uniform: Tensor, n: int) -> Tensor:
+    """Return n uniform numbers on (0, 1) hashed from each of some uniform numbers `[...]`, `[..., n]`.
+
+    They depend on the first 26 binary digits only: rounding of the last ones must not change them.
+    """
+    streams = torch.arange(1, n + 1, device=uniform.device) * _signed(_GOLDEN)
+    digits = (uniform.double() * 2.0**26).long()
+    return _between(digits[..., None] ^ _mix(streams)).to(uniform.dtype)
 
 
 def _between(bits: Tensor) -> Tensor:

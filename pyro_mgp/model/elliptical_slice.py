@@ -8,6 +8,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from pyro_mgp._support.keyed_noise import further_uniforms
+
 N_ANGLES = 16
 """Angles tried before a state keeps its value."""
 TOGETHER = 512
@@ -29,18 +31,17 @@ def elliptical_slice(
 
     Takes draws from the prior as `direction`, `[n]`, a function that returns the log likelihoods `[j]` of
     values `[j]` of the states with numbers `[j]`, those of the current states as `start`, `[n]`, uniform
-    numbers of threshold and angles, `[n, 1 + N_ANGLES]`, and a function that pads the numbers of states that
-    are evaluated together.
+    numbers of threshold and first angle, `[n, 2]`, of which the latter gives those of further angles, and a
+    function that pads the numbers of states that are evaluated together.
     """
-    threshold, angles = start + shares[:, 0].log(), _angles(shares[:, 1:])
+    threshold, share = start + shares[:, 0].log(), shares[:, 1]
     if current.is_cuda:
-        return _all_states(current, direction, log_likelihood, threshold, angles)
+        return _all_states(current, direction, log_likelihood, threshold, _angles(share))
     moved, tried = current.clone(), 0
-    waiting = torch.arange(len(current), device=current.device)
+    # Most states take the first angle.
+    waiting, angles = torch.arange(len(current), device=current.device), 2 * math.pi * share[:, None]
     while len(waiting) and tried < N_ANGLES:
-        # Most states take the first angle.
-        n_angles = max(TOGETHER // len(waiting), 1) if tried else 1
-        at = angles[waiting, tried : tried + n_angles]
+        at, angles = angles.tensor_split([max(TOGETHER // len(waiting), 1)], dim=1)
         across, along = (part[waiting, None] for part in (current, direction))
         proposals = across * at.cos() + along * at.sin()
         states = waiting.repeat_interleave(at.shape[1])
@@ -48,22 +49,24 @@ def elliptical_slice(
         is_above = likelihood > threshold[waiting, None]
         taken, first = is_above.any(1), is_above.byte().argmax(1)
         moved[waiting[taken]] = proposals[taken, first[taken]]
-        waiting, tried = whole(waiting[~taken]), tried + at.shape[1]
+        left = whole((~taken).nonzero()[:, 0])
+        waiting, tried = waiting[left], tried + at.shape[1]
+        angles = angles[left] if tried > 1 else _angles(share[waiting])[:, 1:]
     return moved
 
 
-def _angles(shares: Tensor) -> Tensor:
-    """Return the angles `[n, A]` that are tried one after the other, given uniform numbers `[n, A]`.
+def _angles(share: Tensor) -> Tensor:
+    """Return the angles `[n, N_ANGLES]` that are tried one after the other, given uniform numbers `[n]`.
 
     The first interval is one whole turn, which begins and ends at the first angle. An angle that is not taken
     is an end of the next interval, whatever its likelihood.
     """
-    high = 2 * math.pi * shares[:, 0]
+    high = 2 * math.pi * share
     low, angles = high - 2 * math.pi, [high]
-    for share in shares[:, 1:].unbind(1):
+    for further in further_uniforms(share, N_ANGLES - 1).unbind(1):
         last = angles[-1]
         low, high = last.where(last < 0, low), high.where(last < 0, last)
-        angles.append(low + (high - low) * share)
+        angles.append(low + (high - low) * further)
     return torch.stack(angles, dim=1)
 
 

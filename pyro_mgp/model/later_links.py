@@ -23,7 +23,7 @@ from torch import Tensor
 from pyro_mgp._support.devices import rows_if_known
 from pyro_mgp._support.tiles import filled_up
 from pyro_mgp.model.conditional import Along, Conditional, Moments
-from pyro_mgp.model.elliptical_slice import N_ANGLES, TOGETHER, elliptical_slice
+from pyro_mgp.model.elliptical_slice import TOGETHER, elliptical_slice
 from pyro_mgp.model.likelihoods.levels import none_is_on
 from pyro_mgp.model.limited_cells import log_within
 
@@ -193,7 +193,7 @@ def slice_sample(
     """Return cells `[S, k]` after a move of a generalised elliptical slice sampler, within limits `[k, 2]`.
 
     Takes the moments of the latent function at the cells, the variance of observations given this, `[]` or
-    `[S, 1]`, and numbers of the ellipse (1), of the threshold (2) and of the angles (3 and more).
+    `[S, 1]`, and numbers of the ellipse (1), of the threshold (2) and of the angles (3).
     """
     values, mean = later.current, moments.mean
     variance = moments.variance + noise
@@ -214,9 +214,9 @@ def slice_sample(
         return ratio if limits is None else ratio + log_within(proposed, limits[cells[number]])
 
     deviations, direction = current - centre, spread * numbers(1).flatten()
-    uniform = [torch.special.ndtr(numbers(2 + i)).flatten() for i in range(1 + N_ANGLES)]
+    uniform = torch.stack([torch.special.ndtr(numbers(2 + i)).flatten() for i in range(2)], dim=1)
     states = deviations, direction, log_ratio, start + 0.5 * (deviations / spread).square()
-    moved = elliptical_slice(*states, torch.stack(uniform, dim=1), filled_up)
+    moved = elliptical_slice(*states, uniform, filled_up)
     return (centre + moved).view_as(values)
 
 

@@ -13,7 +13,7 @@ from scipy.stats import chi2, kstest
 from torch import Tensor
 
 from pyro_mgp._support import keyed_noise
-from pyro_mgp._support.keyed_noise import KeyedNoise
+from pyro_mgp._support.keyed_noise import KeyedNoise, further_uniforms
 
 LOWEST, HIGHEST = -(2**63), 2**63 - 1
 
@@ -159,3 +159,20 @@ def test_no_generator_moves_or_matters() -> None:
     assert states() == before
     torch.manual_seed(99)
     assert torch.equal(KeyedNoise(0, torch.arange(4), range(2)).normal(1), first)
+
+
+def test_further_uniform_numbers_are_uniform_and_independent(device: torch.device) -> None:
+    first = KeyedNoise(0, torch.arange(20_000, device=device), [0]).uniform(0)[0]
+    numbers = torch.cat([first[:, None], further_uniforms(first, 4)], dim=1).cpu().numpy()
+    assert all(kstest(column, "uniform").pvalue > 0.01 for column in numbers.T)
+    correlations = np.corrcoef(np.concatenate([numbers, (numbers - 0.5) ** 2], axis=1), rowvar=False)
+    assert np.abs(correlations - np.eye(10)).max() < 5 / np.sqrt(20_000)
+
+
+def test_further_uniform_numbers_do_not_depend_on_rounding_or_on_how_many_there_are() -> None:
+    first = KeyedNoise(0, torch.arange(1000), [0]).uniform(0)
+    assert further_uniforms(first, 3).shape == (1, 1000, 3)
+    assert torch.equal(further_uniforms(first, 3), further_uniforms(first, 7)[..., :3])
+    rounded = (first * 2**40).round() / 2**40
+    assert (rounded != first).any()
+    assert torch.equal(further_uniforms(rounded, 3), further_uniforms(first, 3))

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from pyro_mgp.model import elliptical_slice as module
-from pyro_mgp.model.elliptical_slice import N_ANGLES, TOGETHER, elliptical_slice
+from pyro_mgp.model.elliptical_slice import TOGETHER, elliptical_slice
 
 
 def test_states_with_a_normal_likelihood_get_their_posterior() -> None:
@@ -19,7 +19,7 @@ def test_states_with_a_normal_likelihood_get_their_posterior() -> None:
         return -0.5 * (data[states] - x) ** 2
 
     for _ in range(10):
-        numbers = torch.rand(4000, 1 + N_ANGLES, generator=chance)
+        numbers = torch.rand(4000, 2, generator=chance)
         direction = torch.randn(4000, generator=chance)
         found = log_likelihood(x, torch.arange(4000))
         x = elliptical_slice(x, direction, log_likelihood, found, numbers)
@@ -31,7 +31,7 @@ def test_angles_tried_together_are_those_tried_one_after_the_other(monkeypatch: 
     """Whose likelihoods are evaluated, and how many of one state at once, does not change what is taken."""
     chance = torch.Generator().manual_seed(0)
     start, direction = torch.randn(2, 40, generator=chance)
-    shares = torch.rand(40, 1 + N_ANGLES, generator=chance)
+    shares = torch.rand(40, 2, generator=chance)
     most = []
 
     def log_likelihood(x: Tensor, states: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from pyro.distributions import TorchDistribution
 from torch import Tensor
 from torch.distributions import constraints
 
-from pyro_mgp._support.keyed_noise import further_uniform
+from pyro_mgp._support.keyed_noise import further_uniforms
 from pyro_mgp.model.local_parameters import LocalModule
 
 MIN_NOISE = 1e-5
@@ -218,8 +218,7 @@ class Drawn(LocalModule):
         first = (uniform * _HALF_OF_DIGITS).floor()
         second = uniform * _HALF_OF_DIGITS - first
         first = (first + 0.5) / _HALF_OF_DIGITS
-        # Hashed from a few digits: rounding of the last ones must not change them.
-        further = [further_uniform(first, stream) for stream in range(self.n_uniform - 1)]
+        further = further_uniforms(first, self.n_uniform - 1).unbind(-1)
         return self._draw(mean, variance, first, second, *further)
 
     def expectation(self, mean: Tensor, variance: Tensor, of: Quantity | None = None) -> Tensor:

@@ -23,7 +23,7 @@ from pyro.nn import PyroParam
 from torch import Tensor
 from torch.distributions import constraints
 
-from pyro_mgp._support.keyed_noise import further_uniform
+from pyro_mgp._support.keyed_noise import further_uniforms
 from pyro_mgp._support.normal import log_between
 from pyro_mgp.model.likelihoods.base import MIN_NOISE, Drawn, Quantity, Scored, draw_truncated
 from pyro_mgp.model.likelihoods.variates import gamma_variates
@@ -40,8 +40,6 @@ _FARTHEST = 1e6
 _QUANTILES = 64
 # Factors of the variance in a contaminated normal distribution, and their probabilities.
 _FACTORS, _WEIGHTS = (1.0, 16.0), (0.9, 0.1)
-# Binary digits of a uniform number from which others are hashed, as a factor.
-_FEW_DIGITS = 2.0**26
 
 
 class ExpectedNormal(Scored):
@@ -236,10 +234,8 @@ class Contaminated(Truncated):
 
     def factors(self, uniform: Tensor) -> Tensor:
         """Choose factors of the variance by uniform numbers, independently of their size."""
-        # Hashed from a few digits: rounding of the last ones must not change them.
-        few = ((uniform * _FEW_DIGITS).floor() + 0.5) / _FEW_DIGITS
         narrow, wide = _FACTORS
-        return torch.where(further_uniform(few, 0) < _WEIGHTS[1], wide, narrow).to(uniform)
+        return torch.where(further_uniforms(uniform, 1)[..., 0] < _WEIGHTS[1], wide, narrow).to(uniform)
 
     @property
     def component(self) -> Truncated:

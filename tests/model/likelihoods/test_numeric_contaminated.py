@@ -35,7 +35,7 @@ def uniform(n: int) -> torch.Tensor:
 
 @pytest.mark.parametrize(("low", "high"), BOUNDS)
 def test_draws_have_the_distribution(low: float, high: float) -> None:
-    numbers = uniform(20_000)
+    numbers = uniform(50_000)
     drawn = Contaminated(low, high).draw(*given(numbers), numbers).numpy()
 
     def below(x: np.ndarray) -> np.ndarray:
