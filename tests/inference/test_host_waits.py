@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from pyro_mgp import ColumnSpec, MGPImputer
+from pyro_mgp.inference import data_augmentation
 from pyro_mgp.inference.closed_form import ConjugateStep
 from pyro_mgp.inference.function_posterior import FunctionPosterior
 from pyro_mgp.inference.gibbs_chains import GibbsChains
@@ -97,8 +98,12 @@ def test_the_host_waits_for_a_gpu_in_no_step_and_in_no_iteration(
     assert sum(sum(each.values()) for each in first) <= (8 if inputs == "others" else 6 * of_links)
 
 
-def test_a_joint_density_draws_the_same_without_the_waits(tmp_path: Path) -> None:
+def test_a_joint_density_draws_the_same_without_the_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Cells that need no move are evaluated, and left as they are."""
+    # In single precision rounding depends on which cells are evaluated together.
+    monkeypatch.setattr(data_augmentation, "_ROUNDING", 0.0)
     few: dict[str, Any] = {"max_steps": 2, "n_sweeps": 2, "n_inducing": 10}
     imputer = MGPImputer(inputs="earlier", random_state=0, progress=False, **few)
     frame = table(["boolean", "category", "ordered"])
