@@ -38,7 +38,7 @@ def elliptical_slice(
     if current.is_cuda:
         return _all_states(current, direction, log_likelihood, threshold, _angles(share))
     moved, tried = current.clone(), 0
-    # Most states take the first angle.
+    # Most states take the first angle: further ones are made for those that do not.
     waiting, angles = torch.arange(len(current), device=current.device), 2 * math.pi * share[:, None]
     while len(waiting) and tried < N_ANGLES:
         at, angles = angles.tensor_split([max(TOGETHER // len(waiting), 1)], dim=1)

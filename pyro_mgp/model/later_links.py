@@ -193,7 +193,7 @@ def slice_sample(
     """Return cells `[S, k]` after a move of a generalised elliptical slice sampler, within limits `[k, 2]`.
 
     Takes the moments of the latent function at the cells, the variance of observations given this, `[]` or
-    `[S, 1]`, and numbers of the ellipse (1), of the threshold (2) and of the angles (3).
+    `[S, 1]`, and numbers of the ellipse (1), of the threshold (2) and of the first angle (3).
     """
     values, mean = later.current, moments.mean
     variance = moments.variance + noise
